@@ -1,0 +1,301 @@
+"""The runner on real kernels, with notebooks of a few lines that the tests write themselves."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from ident_utils import suite
+from ident_utils.errors import IdentError
+from ident_utils.notebooks import declared_parameters, select_notebooks
+from ident_utils.paths import ROOT
+
+PARAMETERS = "profile = None\nmodel = None\ncorpus = None\nseed = 0"
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """Point the suite at empty folders of its own; braces in the name because papermill formats paths."""
+    home = tmp_path / "some {place}"
+    for name in ("notebooks", "runs", "figures"):
+        (home / name).mkdir(parents=True)
+        monkeypatch.setenv(f"IDENT_{name.upper()}", str(home / name))
+    monkeypatch.delenv("IDENT_PROFILE", raising=False)
+    return home
+
+
+@pytest.fixture
+def write(folders):
+    """Return a function that writes a notebook from sources of code cells, after title and parameters."""
+
+    def write_notebook(name: str, *sources: str, parameters: tuple[str, ...] = (PARAMETERS,)) -> Path:
+        cells = [new_markdown_cell(f"# The title of {name}", id="title")]
+        tagged = {"tags": ["parameters"]}
+        cells += [
+            new_code_cell(p, metadata=dict(tagged), id=f"parameters-{i}") for i, p in enumerate(parameters)
+        ]
+        cells += [new_code_cell(source, id=f"code-{i}") for i, source in enumerate(sources)]
+        metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+        path = folders / "notebooks" / f"{name}.ipynb"
+        nbformat.write(new_notebook(cells=cells, metadata=metadata), path)
+        return path
+
+    return write_notebook
+
+
+def printed(path: Path) -> list[str]:
+    """Return what the code cells of an executed notebook printed, line by line."""
+    cells = nbformat.read(path, as_version=4).cells
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    return "".join(o.text for o in outputs if o.output_type == "stream").splitlines()
+
+
+def ident(*arguments: str, cwd: Path, timeout: float = 60, **variables: str) -> subprocess.CompletedProcess:
+    """Run the command line as a user does, from a folder that is not the project's."""
+    return subprocess.run(
+        [sys.executable, "-m", "ident_utils.cli", *arguments],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | variables,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def test_the_kernel_is_this_interpreter_and_knows_profile_and_folders(write, folders, monkeypatch):
+    # A kernel spec `python3` of the user's that leads elsewhere must not be followed.
+    spec = folders / "jupyter" / "kernels" / "python3"
+    spec.mkdir(parents=True)
+    argv = [str(folders / "no-python"), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    (spec / "kernel.json").write_text(
+        json.dumps({"argv": argv, "display_name": "other", "language": "python"})
+    )
+    monkeypatch.setenv("JUPYTER_PATH", str(folders / "jupyter"))
+    monkeypatch.chdir(folders)
+    monkeypatch.setenv("IDENT_FIGURES", "figures")
+    source = write(
+        "01_where",
+        "import os, sys\nfrom ident_utils import paths\nfrom ident_utils.paths import figures_root",
+        "print(sys.executable)\nprint(os.environ['IDENT_PROFILE'])\nprint(os.getcwd())\nprint(figures_root())",
+        "print(paths.__file__)\nprint(profile, seed)\nballast = b'x' * 300_000_000",
+    )
+
+    events = []
+    [run] = suite.reproduce(["1"], profile="smoke", on_event=events.append)
+
+    assert (run.name, run.ok, run.cell, run.error) == ("01_where", True, None, None)
+    assert run.path == folders / "runs" / "smoke" / "01_where.ipynb"
+    lines = printed(run.path)
+    assert lines[:4] == [sys.executable, "smoke", str(source.parent), str(folders / "figures")]
+    assert Path(lines[4]).parent == ROOT / "ident_utils"
+    assert lines[5] == "None 0"
+    assert "injected-parameters" not in run.path.read_text()
+    assert 300 < run.peak_memory_mb < 3000
+    assert run.seconds > 0
+    assert [event.done for event in events] == [0, 0, 1, 2, 3, 4, 5]
+    assert {event.total for event in events} == {5}
+    assert [event.run for event in events if event.run] == [run]
+    assert "IDENT_PROFILE" not in os.environ
+    assert os.listdir(run.path.parent) == ["01_where.ipynb"], "scratch files are left over"
+
+
+def test_parameters_are_injected_where_given(write, folders):
+    write("01_given", "print(model, corpus, seed, profile)")
+    [run] = suite.reproduce(profile="smoke", parameters={"seed": 3}, corpus="sotu-passages")
+    assert run.ok
+    assert printed(run.path) == ["None sotu-passages 3 None"]
+    assert run.path.parent.name == "smoke--sotu-passages--seed3", "the profile's own copies were overwritten"
+
+
+def test_a_failure_is_reported_and_the_others_still_run(write, folders):
+    write("01_good", "print('one')")
+    write("02_bad", "before = 1", "before / 0", "print('never')")
+    write("03_leaves", "import sys\nsys.exit(0)", "print('never')")
+    write("04_dies", "import os\nos.write(2, b'the disk is on fire\\n')\nos._exit(7)", "print('never')")
+    write("05_hangs", "import time", "time.sleep(60)")
+    write("06_good", "print('six')")
+
+    result = ident("reproduce", "--profile", "smoke", "--timeout", "3", cwd=folders)
+
+    assert result.returncode == 1, result.stderr
+    assert "Traceback" not in result.stdout + result.stderr
+    for line in (
+        "02_bad, cell In [3]: ZeroDivisionError: division by zero",
+        "03_leaves, cell In [2]: SystemExit: 0",
+        "04_dies, cell In [2]: DeadKernelError: the kernel died: exit code 7; "
+        "its last words: the disk is on fire",
+        "05_hangs, cell In [3]: CellTimeoutError: the cell took longer than the limit of 3 s",
+    ):
+        assert f"failed {line}" in result.stdout
+    progress = [line.split(",")[0] for line in result.stderr.splitlines()[:6]]
+    assert progress == [
+        *("01_good: ok", "02_bad: failed", "03_leaves: failed"),
+        *("04_dies: failed", "05_hangs: failed", "06_good: ok"),
+    ]
+    assert "02_bad 03_leaves 04_dies 05_hangs" in result.stderr.splitlines()[-1]
+    runs = folders / "runs" / "smoke"
+    assert printed(runs / "01_good.ipynb") == ["one"]
+    assert printed(runs / "06_good.ipynb") == ["six"]
+    for name in ("02_bad", "03_leaves", "04_dies", "05_hangs"):
+        text = (runs / f"{name}.ipynb").read_text()
+        assert '"output_type": "error"' in text, f"the copy of {name} does not show its error"
+        assert "never" not in printed(runs / f"{name}.ipynb")
+
+
+def test_a_killed_kernel_is_said_to_be_out_of_memory(write):
+    write("01_killed", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    [run] = suite.reproduce(profile="smoke")
+    assert (run.ok, run.cell, run.error) == (False, 2, "DeadKernelError")
+    assert "memory ran out" in run.message
+
+
+def test_an_interrupt_keeps_what_has_finished(write, folders):
+    write("01_good", "print('one')")
+    reached = folders / "reached"
+    write("02_long", f"open({str(reached)!r}, 'w').close()\nimport time\ntime.sleep(60)")
+    write("03_never", "print('three')")
+    command = [sys.executable, "-m", "ident_utils.cli", "reproduce", "--profile", "smoke"]
+    variables = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=variables, stdout=-1, stderr=-1, text=True) as process:
+        waited = time.monotonic()
+        while not reached.exists() and time.monotonic() - waited < 40:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    assert "01_good" in stdout
+    assert "02_long 03_never" in stderr
+    assert os.listdir(folders / "runs" / "smoke") == ["01_good.ipynb"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "sentence"),
+    [
+        ({"parameters": {"sede": 1}}, "01_good.ipynb has no parameter 'sede'; it declares corpus, model"),
+        ({"notebooks": ["7"]}, "there is no notebook '7'; those that exist are 01_good, 02_none"),
+        ({"profile": "smok"}, "no profile 'smok'"),
+        ({"model": "nonsense"}, "there is no model 'nonsense'; name one of mpnet-base"),
+        ({"corpus": "nonsense"}, "there is no corpus 'nonsense'"),
+        ({"timeout": 0}, "positive number of seconds, not 0"),
+        ({"seed": -1}, "non-negative"),
+        ({"seed": 1, "parameters": {"seed": 2}}, "'seed' is given twice, as 1 and as 2"),
+        ({"notebooks": ["1", "2"]}, "02_none.ipynb has no cell tagged 'parameters'"),
+        ({"notebooks": ["1", "3"]}, "03_two.ipynb has 2 cells tagged 'parameters'"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_anything_runs(write, folders, request_, sentence):
+    write("01_good", "print('one')")
+    write("02_none", "print('two')", parameters=())
+    write("03_two", "print('three')", parameters=(PARAMETERS, PARAMETERS))
+    with pytest.raises(IdentError) as caught:
+        suite.reproduce(**({"notebooks": ["1"], "profile": "smoke"} | request_))
+    assert sentence in str(caught.value)
+    assert not list((folders / "runs").rglob("*.ipynb"))
+
+
+def test_a_folder_that_cannot_be_written_is_refused(write, folders, monkeypatch):
+    write("01_good", "print('one')")
+    (folders / "file").write_text("")
+    monkeypatch.setenv("IDENT_RUNS", str(folders / "file"))
+    with pytest.raises(IdentError, match="cannot be written .* IDENT_RUNS"):
+        suite.reproduce(profile="smoke")
+
+
+def test_notebooks_are_found_by_number_and_name_in_order(write):
+    for name in ("10_ten", "01_one", "02_two"):
+        write(name)
+
+    def names(*wanted):
+        return [path.stem for path in select_notebooks(wanted)]
+
+    assert names() == ["01_one", "02_two", "10_ten"]
+    assert names("10", "1") == ["01_one", "10_ten"]
+    assert names("notebooks/02_two.ipynb", "02_two", "02") == ["02_two"]
+
+
+def test_declared_parameters_survive_comments_with_equals_signs(write):
+    path = write("01_one", parameters=("seed = 0  # seed=0 is the paper's\nmodel: str = 'a=b'\n",))
+    assert declared_parameters(path) == {"seed", "model"}
+    path = write("01_one", parameters=("%load_ext x",))
+    with pytest.raises(IdentError, match="no plain Python"):
+        declared_parameters(path)
+
+
+class TestPublish:
+    def run(self, write, *sources: str) -> tuple[Path, Path]:
+        """Write a notebook with marks of an earlier run, execute it at base, return source and copy."""
+        source = write("01_one", *sources)
+        notebook = nbformat.read(source, as_version=4)
+        notebook.metadata.papermill = {"duration": 1.0}
+        notebook.cells[1].metadata.execution = {"iopub.execute_input": "now"}
+        nbformat.write(notebook, source)
+        [run] = suite.reproduce(profile="base")
+        return source, run.path
+
+    def test_outputs_come_in_and_marks_of_the_run_stay_out(self, write):
+        source, copy = self.run(write, "print('one')\n6 * 7")
+        assert "papermill" in copy.read_text()
+        assert suite.publish() == [source]
+        first = source.read_bytes()
+        notebook = json.loads(first)
+        assert printed(source) == ["one"]
+        assert [cell["execution_count"] for cell in notebook["cells"][1:]] == [1, 2]
+        assert [cell["metadata"] for cell in notebook["cells"]] == [{}, {"tags": ["parameters"]}, {}]
+        assert notebook["metadata"]["kernelspec"]["display_name"] == "Python 3 (ipykernel)"
+        assert set(notebook["metadata"]) == {"kernelspec", "language_info"}
+        assert "version" not in notebook["metadata"]["language_info"]
+        assert [cell["id"] for cell in notebook["cells"]] == ["title", "parameters-0", "code-0"]
+        assert first.endswith(b"}\n")
+        suite.publish()
+        assert source.read_bytes() == first
+        [again] = suite.reproduce(profile="base")
+        assert again.ok
+        suite.publish()
+        assert source.read_bytes() == first, "a second run of the same notebook changes its bytes"
+
+    def test_prose_may_change_after_the_run_but_code_may_not(self, write):
+        source, _ = self.run(write, "print('one')")
+        source.write_text(source.read_text().replace("The title of", "A better title of"))
+        suite.publish()
+        assert "A better title of" in source.read_text()
+        source.write_text(source.read_text().replace("print('one')", "print('two')"))
+        with pytest.raises(IdentError, match="other code"):
+            suite.publish()
+
+    @pytest.mark.parametrize(
+        ("spoil", "sentence"),
+        [
+            (lambda copy: copy.cells[2].update(execution_count=5), "did not run from top to bottom"),
+            (lambda copy: copy.cells[1].metadata.tags.append("injected-parameters"), "injected parameters"),
+            (lambda copy: copy.cells[2].outputs[0].update(name="stderr"), "output on stderr"),
+            (lambda copy: copy.cells[2].outputs.append(_an_error()), "holds an error"),
+        ],
+    )
+    def test_one_bad_copy_keeps_all_from_being_published(self, write, spoil, sentence):
+        source, path = self.run(write, "print('one')")
+        untouched = source.read_bytes()
+        good = json.loads(path.read_text())
+        copy = nbformat.read(path, as_version=4)
+        spoil(copy)
+        write("02_two", "print('one')")
+        nbformat.write(copy, path.with_name("02_two.ipynb"))
+        with pytest.raises(IdentError, match=f"nothing was published: 02_two.ipynb .*{sentence}"):
+            suite.publish()
+        assert source.read_bytes() == untouched
+        assert good == json.loads(path.read_text())
+
+    def test_nothing_to_publish_is_said(self, folders):
+        with pytest.raises(IdentError, match="nothing to publish"):
+            suite.publish()
+
+
+def _an_error() -> nbformat.NotebookNode:
+    return nbformat.v4.new_output("error", ename="ValueError", evalue="no", traceback=[])
