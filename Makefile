@@ -1,0 +1,82 @@
+# Every target that runs something does its own set-up first; a second run installs and fetches nothing.
+
+PYTHON  ?= python3
+PROFILE ?= base
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CODE  := ident_utils tests notebooks
+
+# Quiet, but errors still reach the terminal.
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
+
+.DEFAULT_GOAL := help
+.PHONY: help setup reproduce test lint notebooks bench lock clean
+
+help:
+	@echo "make reproduce [PROFILE=smoke|base|full]  run all notebooks, write figures, print the verdicts"
+	@echo "make test                                 unit tests, then every notebook at profile smoke"
+	@echo "make lint                                 ruff check and format, notebooks too"
+	@echo "make notebooks                            run profile base and put its outputs into notebooks/"
+	@echo "make bench                                time the two algorithms against their plain versions"
+	@echo "make lock                                 write requirements.lock anew from pyproject.toml"
+	@echo "make clean                                remove .venv, caches of tools and executed copies"
+	@echo "Set PYTHON=... to use another interpreter (3.11 or newer) for .venv."
+
+setup: $(STAMP)
+
+# The stamp comes last: whatever is killed before it is done again, on top of what pip already installed.
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "make: $(PYTHON) is $$($(PYTHON) --version 2>&1 | tail -n 1), but Python 3.11 or newer is needed;" \
+	       "name one with 'make PYTHON=python3.12 ...'" >&2; exit 2; }
+	@echo "Setting up $(VENV): about 150 packages, some minutes the first time ..."
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "make: $(PYTHON) cannot make a virtual environment; install its venv module (Debian: python3-venv)" >&2; exit 2; }
+	@$(PIP) install --requirement requirements.lock 2>$(VENV)/pip.log || { \
+	  grep -v '^WARNING' $(VENV)/pip.log >&2; \
+	  echo "make: the packages of requirements.lock could not be installed, see above; run make again" >&2; exit 2; }
+	@$(PIP) install --no-deps --no-build-isolation --editable . 2>>$(VENV)/pip.log || { \
+	  grep -v '^WARNING' $(VENV)/pip.log >&2; echo "make: ident-utils itself could not be installed" >&2; exit 2; }
+	@touch $@
+
+reproduce: $(STAMP)
+	@$(BIN)/ident fetch --profile $(PROFILE)
+	@$(BIN)/ident reproduce --profile $(PROFILE)
+	@$(BIN)/ident verdict --profile $(PROFILE)
+
+# Both halves run whatever the first one says, so that one run shows all that is wrong.
+test: $(STAMP)
+	@$(BIN)/ident fetch minilm-l6
+	@unit=0; books=0; \
+	$(BIN)/python -m pytest tests --quiet || unit=$$?; \
+	IDENT_PROFILE=smoke $(BIN)/python -m pytest --quiet --nbval-lax notebooks --nbval-cell-timeout=600 \
+	  --nbval-sanitize-with tests/nbval.cfg || books=$$?; \
+	test $$unit -eq 0 -a $$books -eq 0
+
+lint: $(STAMP)
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
+
+notebooks: $(STAMP)
+	@$(BIN)/ident fetch --profile base
+	@$(BIN)/ident reproduce --profile base
+	@$(BIN)/ident publish
+
+bench: $(STAMP)
+	@$(BIN)/ident fetch minilm-l6
+	@$(BIN)/ident bench
+
+# Left out: what torch itself pins for CUDA, since those packages exist for one platform only.
+lock:
+	@rm -rf build/lock && $(PYTHON) -m venv build/lock
+	@build/lock/bin/python -m pip --quiet install '.[test,dev]' setuptools
+	@{ sed '/^[^#]/,$$d' requirements.lock; \
+	  build/lock/bin/python -m pip freeze --all --exclude pip --exclude ident-utils \
+	    | sed 's/+[[:alnum:].]*$$//' | grep -vE '^(nvidia|cuda|triton)'; } > build/requirements.lock
+	@mv build/requirements.lock requirements.lock && rm -rf build
+
+clean:
+	rm -rf $(VENV) build runs *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
