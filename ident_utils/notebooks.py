@@ -5,11 +5,13 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-
-import nbformat
+from typing import TYPE_CHECKING
 
 from ident_utils import paths
 from ident_utils.errors import IdentError
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 PARAMETERS_TAG = "parameters"
 
@@ -52,22 +54,32 @@ def select_notebooks(names: Iterable[str] | None = None, folder: Path | None = N
     return [path for path in available if path in chosen]
 
 
-def read_notebook(path: Path) -> nbformat.NotebookNode:
-    """Read a notebook as it is written, without the repairs and random cell ids of ``nbformat.read``.
+def read_raw(path: Path) -> dict:
+    """Read a notebook as plain JSON, with each cell's source as one string.
 
     Raises IdentError where the file is missing or is no notebook of format 4.
     """
     try:
-        node = nbformat.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        if node.get("nbformat") != 4 or "cells" not in node:
-            raise ValueError("not a notebook of format 4")
-        for cell in node.cells:
-            cell.source = joined(cell.source)
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        if notebook["nbformat"] != 4:
+            raise ValueError("not format 4")
+        for cell in notebook["cells"]:
+            cell["source"] = joined(cell["source"])
     except OSError as error:
         raise IdentError(f"{path.name} cannot be read: {error.strerror}") from error
-    except (ValueError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise IdentError(f"{path.name} is no readable notebook ({error}); restore the file") from error
-    return node
+    return notebook
+
+
+def read_notebook(path: Path) -> "NotebookNode":
+    """Read a notebook as it is written, without the repairs and random cell ids of ``nbformat.read``.
+
+    Raises IdentError where the file is missing or is no notebook of format 4.
+    """
+    import nbformat  # here, because its validator takes seconds to import
+
+    return nbformat.from_dict(read_raw(path))
 
 
 def joined(text: str | list[str]) -> str:
@@ -77,9 +89,9 @@ def joined(text: str | list[str]) -> str:
 
 def title(path: Path) -> str:
     """Return the first heading of a notebook, or an empty string where there is none."""
-    for cell in read_notebook(path).cells:
-        for line in cell.source.splitlines():
-            if cell.cell_type == "markdown" and line.startswith("#"):
+    for cell in read_raw(path)["cells"]:
+        for line in cell["source"].splitlines():
+            if cell["cell_type"] == "markdown" and line.startswith("#"):
                 return line.lstrip("#").strip()
     return ""
 
@@ -91,12 +103,12 @@ def declared_parameters(path: Path) -> set[str]:
     or comment holds a second equals sign. Raises IdentError where there is not exactly one such cell, or
     where it does not parse.
     """
-    cells = [c for c in read_notebook(path).cells if PARAMETERS_TAG in c.get("metadata", {}).get("tags", [])]
+    cells = [c for c in read_raw(path)["cells"] if PARAMETERS_TAG in c.get("metadata", {}).get("tags", [])]
     if len(cells) != 1:
         count = "no cell" if not cells else f"{len(cells)} cells"
         raise IdentError(f"{path.name} has {count} tagged '{PARAMETERS_TAG}'; tag exactly one code cell")
     try:
-        statements = ast.parse(cells[0].source).body
+        statements = ast.parse(cells[0]["source"]).body
     except SyntaxError as error:
         raise IdentError(
             f"{path.name}: the cell tagged '{PARAMETERS_TAG}' is no plain Python ({error.msg}); "

@@ -1,13 +1,15 @@
 """Bring executed notebooks back into the repository, clean enough to be committed."""
 
 from pathlib import Path
-
-import nbformat
+from typing import TYPE_CHECKING
 
 from ident_utils.errors import IdentError
 from ident_utils.notebooks import notebook_folder, read_notebook
 from ident_utils.paths import runs_root
 from ident_utils.settings import load_settings
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 # Metadata that says where and when a notebook ran rather than what it is.
 _RUN_METADATA = ("papermill", "execution", "widgets", "ExecuteTime")
@@ -57,11 +59,11 @@ def publish(profile: str = "base") -> list[Path]:
     return list(pages)
 
 
-def _code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+def _code_cells(notebook: "NotebookNode") -> list["NotebookNode"]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def _objection(source: nbformat.NotebookNode, executed: nbformat.NotebookNode) -> str | None:
+def _objection(source: "NotebookNode", executed: "NotebookNode") -> str | None:
     """Say what keeps an executed copy from being published, or None."""
     cells = _code_cells(executed)
     if any("injected-parameters" in cell.metadata.get("tags", []) for cell in cells):
@@ -79,8 +81,10 @@ def _objection(source: nbformat.NotebookNode, executed: nbformat.NotebookNode) -
     return None
 
 
-def _page(source: nbformat.NotebookNode, executed: nbformat.NotebookNode) -> str:
+def _page(source: "NotebookNode", executed: "NotebookNode") -> str:
     """Return the text of the notebook to commit: the source's cells with the copy's outputs."""
+    import nbformat  # here, because its validator takes seconds to import
+
     for cell, run in zip(_code_cells(source), _code_cells(executed), strict=True):
         cell.execution_count = run.execution_count
         cell.outputs = run.outputs

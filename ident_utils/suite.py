@@ -1,25 +1,15 @@
 """Run the notebooks headlessly, on papermill, and say what became of each."""
 
-import logging
 import math
 import tempfile
-import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import nbformat
-import papermill
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
-from papermill.exceptions import PapermillExecutionError
 
 from ident_utils.corpora import corpus_catalogue
 from ident_utils.errors import IdentError
 from ident_utils.fetch import model_catalogue
-from ident_utils.kernels import KERNEL_NAME, KernelWatch, kernel_environment, kernel_manager_class
-from ident_utils.notebooks import check_parameters, read_notebook, select_notebooks
+from ident_utils.notebooks import check_parameters, select_notebooks
 from ident_utils.paths import runs_root
 from ident_utils.publishing import publish
 from ident_utils.settings import load_settings
@@ -27,7 +17,6 @@ from ident_utils.settings import load_settings
 __all__ = ["NotebookRun", "Progress", "publish", "reproduce"]
 
 CELL_TIMEOUT = 3600  # seconds
-START_TIMEOUT = 120  # seconds for a kernel to answer; a cold disk and two busy cores need more than a few
 
 
 @dataclass(frozen=True)
@@ -89,10 +78,11 @@ def reproduce(
     for path in chosen:
         check_parameters(path, given)
     folder = _writable(runs_root() / settings.folder.name)
-    environment = kernel_environment(settings.profile)
+    limit = math.ceil(timeout or CELL_TIMEOUT)
+    from ident_utils.execution import run_notebook  # here: it takes seconds to import, a refusal should not
+
     return [
-        _run(path, folder, given, environment, math.ceil(timeout or CELL_TIMEOUT), on_event or _ignore)
-        for path in chosen
+        run_notebook(path, folder, given, settings.profile, limit, on_event or _ignore) for path in chosen
     ]
 
 
@@ -104,6 +94,8 @@ def _merged(parameters: Mapping[str, object] | None, **named: object) -> dict[st
     """Join the named arguments with the free parameters; None means not given."""
     given = {name: value for name, value in named.items() if value is not None}
     for name, value in (parameters or {}).items():
+        if name in named and value is None:
+            continue
         if name in given and given[name] != value:
             raise IdentError(f"'{name}' is given twice, as {given[name]!r} and as {value!r}; give it once")
         given[name] = value
@@ -130,131 +122,3 @@ def _writable(folder: Path) -> Path:
             f"executed notebooks cannot be written to {folder} ({error.strerror}); "
             "free it or set IDENT_RUNS to another folder"
         ) from error
-
-
-def _run(
-    source: Path,
-    folder: Path,
-    parameters: dict[str, object],
-    environment: dict[str, str],
-    timeout: int,
-    on_event: Callable[[Progress], None],
-) -> NotebookRun:
-    name, started = source.stem, time.perf_counter()
-    total = len(read_notebook(source).cells) + bool(parameters)
-    index = None  # of the cell that runs, among all cells
-
-    def at_cell(cell: nbformat.NotebookNode, cell_index: int) -> None:
-        nonlocal index
-        index = cell_index
-        on_event(Progress(name, cell_index, total))
-
-    on_event(Progress(name, 0, total))
-    # The copy gets its final name only when the notebook has ended, so that no half of one ever bears it.
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as scratch:
-        copy, watch = Path(scratch) / source.name, KernelWatch(Path(scratch) / "kernel.log")
-        failure = None
-        try:
-            with _quiet():
-                papermill.execute_notebook(
-                    # papermill fills in {fields} of paths, so braces in a folder's name must be doubled
-                    _escaped(source),
-                    _escaped(copy),
-                    parameters=parameters,
-                    kernel_name=KERNEL_NAME,
-                    language="python",
-                    progress_bar=False,
-                    start_timeout=START_TIMEOUT,
-                    execution_timeout=timeout,
-                    resources={"metadata": {"path": str(source.parent)}},
-                    kernel_manager_class=kernel_manager_class(environment, watch),
-                    on_cell_start=at_cell,
-                )
-        except Exception as error:
-            failure = error
-        finally:
-            watch.finish()
-        found = _diagnosis(failure, copy, index, timeout, watch)
-        final = folder / source.name
-        if copy.exists():
-            copy.replace(final)
-    cell, error_name, message = found or (None, None, None)
-    run = NotebookRun(
-        name=name,
-        path=final,
-        ok=found is None,
-        cell=cell,
-        error=error_name,
-        message=message,
-        seconds=time.perf_counter() - started,
-        peak_memory_mb=watch.peak_memory_mb,
-    )
-    on_event(Progress(name, total, total, run))
-    return run
-
-
-def _diagnosis(
-    failure: Exception | None, copy: Path, index: int | None, timeout: int, watch: KernelWatch
-) -> tuple[int | None, str, str] | None:
-    """Return cell number, error class and message of a failed run, or None where every cell ran through."""
-    if failure is None:
-        # papermill lets a notebook pass that leaves by sys.exit(0), though its other cells never ran
-        return _recorded_error(copy)
-    if isinstance(failure, PapermillExecutionError):
-        return failure.exec_count, failure.ename, _plain(failure.evalue)
-    if isinstance(failure, DeadKernelError):
-        message = f"the kernel died: {watch.how_it_ended()}"
-    elif isinstance(failure, CellTimeoutError):
-        message = f"the cell took longer than the limit of {timeout} s; a longer one is set by --timeout"
-    else:
-        message = _plain(str(failure))
-    error_name = type(failure).__name__
-    if index is None:
-        return None, error_name, message
-    return _mark(copy, index, error_name, message), error_name, message
-
-
-def _mark(copy: Path, index: int, error_name: str, message: str) -> int | None:
-    """Write an error into the copy that a kernel could not write itself; return the n of In [n]."""
-    try:
-        notebook = read_notebook(copy)
-        cell = notebook.cells[index]
-        if cell.cell_type == "code":
-            cell.outputs.append(
-                nbformat.v4.new_output("error", ename=error_name, evalue=message, traceback=[message])
-            )
-        nbformat.write(notebook, copy)
-    except (IdentError, OSError, IndexError):  # the failure itself may have been a full disk
-        return None
-    return sum(c.cell_type == "code" and bool(c.source.strip()) for c in notebook.cells[: index + 1])
-
-
-def _recorded_error(copy: Path) -> tuple[int | None, str, str] | None:
-    for cell in read_notebook(copy).cells:
-        for output in cell.get("outputs", []):
-            if output.output_type == "error":
-                return cell.execution_count, output.ename, _plain(output.evalue) or "the notebook ended early"
-    return None
-
-
-def _plain(text: str) -> str:
-    """Return text without colour codes."""
-    return papermill.exceptions.strip_color(text).strip()
-
-
-def _escaped(path: Path) -> str:
-    return str(path).replace("{", "{{").replace("}", "}}")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep papermill's and nbclient's own log and warnings off the terminal; failures are reported by us."""
-    logger = logging.getLogger("papermill")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -205,7 +205,7 @@ def test_a_folder_that_cannot_be_written_is_refused(write, folders, monkeypatch)
     write("01_good", "print('one')")
     (folders / "file").write_text("")
     monkeypatch.setenv("IDENT_RUNS", str(folders / "file"))
-    with pytest.raises(IdentError, match="cannot be written .* IDENT_RUNS"):
+    with pytest.raises(IdentError, match=r"cannot be written .* IDENT_RUNS"):
         suite.reproduce(profile="smoke")
 
 
