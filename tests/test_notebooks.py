@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from nbval.plugin import get_sanitize_patterns
 
 from ident_utils.notebooks import read_notebook
-from ident_utils.paths import NOTEBOOKS
+from ident_utils.paths import NOTEBOOKS, ROOT
 
 MAX_BYTES = 500_000
 MAX_CODE_LINES = 15
@@ -18,7 +19,8 @@ MAX_FUNCTION_LINES = 5
 MAX_DIGITS = 3
 PARAMETERS = {"profile", "model", "corpus", "seed"}
 CHECKED = "nbval-check-output"
-ABSOLUTE_PATH = re.compile(r"(?<![\w.])/(?:home|root|work|tmp|Users)/|\b[A-Z]:\\")
+# Only folders after the drive letter: a map in LaTeX, T:\mathbb{R}, looks like a drive too.
+ABSOLUTE_PATH = re.compile(r"(?<![\w.])/(?:home|root|work|tmp|Users)/|\b[A-Z]:\\(?:Users|Temp|Windows)\b")
 IMAGES = re.compile(r"image/(?!png$)|application/pdf$")
 
 Notebook = nbformat.NotebookNode
@@ -139,6 +141,8 @@ CHECKS: list[Callable[[Notebook, str], bool]] = [
     *(has_no_marks_of_a_run, begins_with_a_title, shows_figures_as_png),
     *(has_a_checked_cell, prints_few_digits_where_checked),
 ]
+SANITIZER = ROOT / "tests" / "nbval.cfg"
+SANITIZER_RULES = get_sanitize_patterns(SANITIZER.read_text())
 COMMITTED = sorted(NOTEBOOKS.glob("*.ipynb"))
 
 
@@ -162,7 +166,7 @@ def good_notebook() -> Notebook:
     cells = [
         new_markdown_cell("# A title"),
         new_code_cell(parameters, metadata={"tags": ["parameters"]}, execution_count=1),
-        new_markdown_cell("See https://example.org/home/page and ../tmp/x."),
+        new_markdown_cell("See https://example.org/home/page, ../tmp/x and $T:\\mathbb{R}$."),
         new_code_cell("def f():\n    a = 1\n    b = 2\n    c = 3\n    return a", execution_count=2),
         new_code_cell(
             "print(f())",
@@ -334,3 +338,26 @@ def test_only_the_measuring_notebooks_need_a_checked_cell():
     notebook = good_notebook()
     _unchecked(notebook)
     assert has_a_checked_cell(notebook, "09_verdicts")
+
+
+@pytest.mark.parametrize(
+    ("output", "cleaned"),
+    [
+        ("<function f at 0x7f3c2a1b4d30>", "<function f at ADDRESS>"),
+        ("loaded 438 MB and 1.5 GiB", "loaded SIZE and SIZE"),
+        ("took 12.3 s, then 2 min", "took DURATION, then DURATION"),
+        ("in /home/me/x.csv, '/tmp/y'", "in PATH, 'PATH'"),
+        (r"in C:\Users\me\x.csv", "in PATH"),
+        ("C7 0.125 [0.1, 0.15] n = 12 reproduced", "C7 0.125 [0.1, 0.15] n = 12 reproduced"),
+        ("https://example.org/home/page", "https://example.org/home/page"),
+    ],
+)
+def test_sanitizer_rules_replace_what_differs_and_leave_results(output, cleaned):
+    for pattern, replacement in SANITIZER_RULES:
+        output = re.sub(pattern, replacement, output)
+    assert output == cleaned
+
+
+def test_no_sanitizer_rule_is_dropped():
+    text = SANITIZER.read_text()
+    assert text.count("\nregex:") == text.count("\nreplace:") == text.count("\n[") == len(SANITIZER_RULES)
