@@ -54,9 +54,26 @@ def test_finished_set_up_is_done_again_only_when_the_pins_change(project):
     assert make(project, "setup", "PYTHON=no-such-python").returncode == 2
 
 
-def test_unfinished_set_up_is_taken_up_again(project):
-    (project / ".venv" / "bin").mkdir(parents=True)
-    assert make(project, "setup", "PYTHON=no-such-python").returncode == 2
+def test_unfinished_set_up_begins_with_a_new_environment(project):
+    """Stand in for Python and pip with scripts: pip leaves a half package, and fails while FAIL is set."""
+    pip = project / "pip"
+    pip.write_text('#!/bin/sh\ntouch .venv/half$FAIL\necho "$*" >>pip.calls\nexit ${FAIL:-0}\n')
+    python = project / "python"
+    python.write_text('#!/bin/sh\n[ "$2" != venv ] || { mkdir -p "$3/bin" && cp pip "$3/bin/python"; }\n')
+    for script in (pip, python):
+        script.chmod(0o755)
+    venv = project / ".venv"
+
+    failed = make(project, "setup", "PYTHON=./python", FAIL="1")
+    assert failed.returncode == 2 and "run make again" in failed.stderr
+    assert (venv / "half1").exists() and not (venv / ".installed").exists()
+
+    assert make(project, "setup", "PYTHON=./python", FAIL="").returncode == 0
+    assert not (venv / "half1").exists() and (venv / ".installed").exists()
+
+    calls = (project / "pip.calls").read_text()
+    assert make(project, "setup", "PYTHON=./python", FAIL="1").returncode == 0
+    assert (project / "pip.calls").read_text() == calls and "--editable ." in calls
 
 
 @pytest.mark.parametrize("failing", ["tests", "notebooks", ""])
