@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ident_utils.errors import IdentError
-from ident_utils.notebooks import notebook_folder, read_notebook
+from ident_utils.notebooks import joined, notebook_folder, read_notebook
 from ident_utils.paths import runs_root
 from ident_utils.settings import load_settings
 
@@ -52,7 +52,7 @@ def publish(profile: str = "base") -> list[Path]:
             pages[target] = _page(source, executed)
     if objections:
         raise IdentError(f"nothing was published: {'; '.join(objections)}; mend that and run them again")
-    from ident_utils.results import write_atomically
+    from ident_utils.results import write_atomically  # here: it imports torch
 
     for target, page in pages.items():
         write_atomically(target, page)
@@ -87,7 +87,7 @@ def _page(source: "NotebookNode", executed: "NotebookNode") -> str:
 
     for cell, run in zip(_code_cells(source), _code_cells(executed), strict=True):
         cell.execution_count = run.execution_count
-        cell.outputs = run.outputs
+        cell.outputs = _merged(run.outputs)
     for number, cell in enumerate(source.cells):
         _drop(cell.metadata)
         cell.setdefault("id", f"cell-{number:02d}")
@@ -97,6 +97,20 @@ def _page(source: "NotebookNode", executed: "NotebookNode") -> str:
     source.nbformat_minor = 5
     nbformat.validate(source)
     return nbformat.writes(source).rstrip("\n") + "\n"
+
+
+def _merged(outputs: list["NotebookNode"]) -> list["NotebookNode"]:
+    """Join neighbouring pieces of one stream, since a kernel cuts a stream where time falls."""
+    merged = []
+    for output in outputs:
+        last = merged[-1] if merged else None
+        if output.output_type == "stream":
+            output.text = joined(output.text)
+            if last is not None and last.output_type == "stream" and last.name == output.name:
+                last.text += output.text
+                continue
+        merged.append(output)
+    return merged
 
 
 def _drop(metadata: dict) -> None:

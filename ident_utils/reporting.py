@@ -174,7 +174,7 @@ def write_readme_table(table: str, readme: Path | None = None) -> Path:
 
     Raises IdentError where the README does not hold both marks once, in order.
     """
-    from ident_utils.results import write_atomically
+    from ident_utils.results import write_atomically  # here: it imports torch
 
     readme = readme or paths.ROOT / "README.md"
     try:

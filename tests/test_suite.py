@@ -241,12 +241,15 @@ class TestPublish:
         return source, run.path
 
     def test_outputs_come_in_and_marks_of_the_run_stay_out(self, write):
-        source, copy = self.run(write, "print('one')\n6 * 7")
+        pauses = "print('one', flush=True)\nimport time\ntime.sleep(0.5)\nprint('two')\n6 * 7"
+        source, copy = self.run(write, pauses)
         assert "papermill" in copy.read_text()
         assert suite.publish() == [source]
         first = source.read_bytes()
         notebook = json.loads(first)
-        assert printed(source) == ["one"]
+        kinds = [output["output_type"] for output in notebook["cells"][2]["outputs"]]
+        assert kinds == ["stream", "execute_result"], "the stream lies in pieces, as time cut it"
+        assert printed(source) == ["one", "two"]
         assert [cell["execution_count"] for cell in notebook["cells"][1:]] == [1, 2]
         assert [cell["metadata"] for cell in notebook["cells"]] == [{}, {"tags": ["parameters"]}, {}]
         assert notebook["metadata"]["kernelspec"]["display_name"] == "Python 3 (ipykernel)"
