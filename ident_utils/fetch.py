@@ -127,9 +127,7 @@ def check_weights(name: str, folder: Path, *, catalogue: Path | None = None) -> 
 def _entry(name: str, catalogue: Path | None) -> ModelEntry:
     entries = model_catalogue(catalogue)
     if name not in entries:
-        raise IdentError(
-            f"there is no model {name!r} to fetch; the suite comes with {', '.join(sorted(entries))}"
-        )
+        raise IdentError(f"there is no model {name!r} to fetch; the suite comes with {', '.join(sorted(entries))}")
     return entries[name]
 
 
@@ -140,9 +138,7 @@ def _final_folder(name: str) -> Path:
 def _damage(entry: ModelEntry, folder: Path) -> list[str]:
     """Return the names of the files that are missing from the folder or do not have their sha256."""
     paths = {name: folder / name for name in entry.files}
-    return [
-        name for name, path in paths.items() if not path.is_file() or sha256_of(path) != entry.files[name]
-    ]
+    return [name for name, path in paths.items() if not path.is_file() or sha256_of(path) != entry.files[name]]
 
 
 @contextmanager
@@ -179,7 +175,6 @@ def _fetch_into(entry: ModelEntry, final: Path, progress: bool) -> None:
         new.rename(final)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    _say(f"{entry.name}: ready in {final}", progress)
 
 
 def _unpacked(entry: ModelEntry, work: Path, progress: bool) -> Path:

@@ -81,21 +81,16 @@ def explain(log: str, requirements: Path) -> str:
 
 
 def _watch(pip: subprocess.Popen, folders: tuple[Path, ...], report: Callable[[int], object]) -> None:
-    """Wait for pip, reporting how much its folders grow; moves between them leave the sum as it is."""
+    """Wait for pip and report how much the wheels grow."""
     seen = 0
-    while True:
+    while pip.returncode is None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             pip.wait(timeout=POLL_SECONDS)
-        now = sum(_size(path) for folder in folders for path in folder.rglob("*"))
-        if now > seen:
+        sizes: dict[str, int] = {}
+        for path in (wheel for folder in folders for wheel in folder.rglob("*.whl")):
+            # pip copies from its own folder to the target: two files of one name are one wheel.
+            with contextlib.suppress(OSError):  # gone since the folder was listed
+                sizes[path.name] = max(sizes.get(path.name, 0), path.stat().st_size)
+        if (now := sum(sizes.values())) > seen:
             report(now - seen)
             seen = now
-        if pip.returncode is not None:
-            return
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size if path.is_file() else 0
-    except OSError:  # gone since the folder was listed
-        return 0
