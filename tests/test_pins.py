@@ -79,9 +79,7 @@ def test_lock_holds_all_that_is_needed_and_no_more(lock):
         for needed in map(Requirement, requires(name) or [] if name in lock else []):
             if needed.marker is None or needed.marker.evaluate(LOCKED_ON | {"extra": extra}):
                 todo += [(needed.name, extra) for extra in extras_of(needed)]
-    names = {name for name, _ in reached if not name.startswith(("nvidia", "cuda", "triton"))} | {
-        "setuptools"
-    }
+    names = {name for name, _ in reached if not name.startswith(("nvidia", "cuda", "triton"))} | {"setuptools"}
     assert set(lock) == names
 
 
