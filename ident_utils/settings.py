@@ -1,0 +1,87 @@
+"""Profiles: one name that sets model, texts, sample sizes and seed."""
+
+import os
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from ident_utils.errors import IdentError
+from ident_utils.paths import figures_root
+
+PROFILES_FILE = Path(__file__).with_name("profiles.toml")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Hold everything a notebook needs to know before it measures; made by :func:`load_settings`."""
+
+    profile: str
+    model: str
+    corpus: str
+    long_corpus: str
+    seed: int
+    length_ratios: tuple[float, ...]
+    attention_sequences: int
+    identity_sequences: int
+    attribution_sequences: int
+    probes: int
+    resamples: int
+    folder: Path
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Name every model that the notebooks load under these settings."""
+        return (self.model,)
+
+
+def _profiles() -> dict[str, dict]:
+    return tomllib.loads(PROFILES_FILE.read_text(encoding="utf-8"))
+
+
+def profile_names() -> list[str]:
+    """List the profiles, the default first."""
+    return list(_profiles())
+
+
+def load_settings(
+    profile: str | None = None,
+    *,
+    model: str | None = None,
+    corpus: str | None = None,
+    seed: int = 0,
+) -> Settings:
+    """Read a profile, with model, corpus and seed replaced where they are given.
+
+    ``profile=None`` means the environment variable ``IDENT_PROFILE``, else ``base``. Results of a changed
+    model, corpus or seed go to a folder of their own, so that they never overwrite the profile's.
+
+    Raises IdentError for an unknown profile or a seed that is not a non-negative whole number.
+    """
+    name = profile or os.environ.get("IDENT_PROFILE") or "base"
+    profiles = _profiles()
+    if name not in profiles:
+        raise IdentError(f"There is no profile {name!r}; choose one of {', '.join(profiles)}.")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise IdentError(f"The seed must be a non-negative whole number, not {seed!r}.")
+
+    values = profiles[name] | {"length_ratios": tuple(profiles[name]["length_ratios"])}
+    changes = []
+    for key, value in (("model", model), ("corpus", corpus)):
+        if value is not None and value != values[key]:
+            values[key] = value
+            changes.append(_slug(value))
+    if seed:
+        changes.append(f"seed{seed}")
+    folder = figures_root() / "--".join([name, *changes])
+    return Settings(profile=name, seed=seed, folder=folder, **values)
+
+
+def _slug(text: str) -> str:
+    """Turn a model name or a path into something a folder can be called."""
+    return "".join(c if c.isalnum() or c in "._" else "-" for c in Path(text).name or text).strip("-")
+
+
+def describe(settings: Settings) -> dict[str, object]:
+    """Return the settings as plain values, for provenance."""
+    plain = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "folder"}
+    return plain | {"length_ratios": list(settings.length_ratios)}
