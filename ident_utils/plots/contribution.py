@@ -1,0 +1,126 @@
+"""Figures of notebooks 05 and 06: contributions by layer, by neighbour and by kind of token."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ident_utils.plots.canvas import COLOURS, draw_curves, draw_map, finish, layer_axis, new_figure, reference
+
+
+def _note(table: pd.DataFrame) -> str:
+    return f"{int(table['n_sequences'].max())} texts; bands: 95% bootstrap over texts"
+
+
+def plot_own_contribution(table: pd.DataFrame, mean_tokens: float) -> Figure:
+    """Draw the median own contribution by layer with v1's 50% and 7.5%; columns as in ``own_by_layer``."""
+    figure, (ax,) = new_figure(3.6)
+    ax.fill_between(
+        table["layer"],
+        table["quarter"],
+        table["three_quarters"],
+        color="0.85",
+        lw=0,
+        label="middle half of the tokens",
+    )
+    draw_curves(ax, table.assign(what="median, with its 95% interval"), "what")
+    reference(ax, 0.5, "v1: less than 50% after the first layer")
+    reference(ax, 0.075, "v1: 7.5% in the last layer (BERT-base)")
+    reference(ax, 1 / mean_tokens, f"an equal share: 1/n = {1 / mean_tokens:.1%}", place=0.02)
+    layer_axis(ax, table["layer"])
+    ax.set(ylabel="contribution of the own token", ylim=(0, 0.6))
+    ax.legend(loc="upper right", bbox_to_anchor=(1, 0.8))
+    first, last = table["value"].iloc[0], table["value"].iloc[-1]
+    title = f"The own token's share falls from {first:.0%} to {last:.1%}"
+    return finish(figure, title, f"{_note(table)}; on average {mean_tokens:.0f} tokens")
+
+
+def plot_own_by_length(table: pd.DataFrame) -> Figure:
+    """Draw each text's median own contribution against its length, first and last layer."""
+    figure, axes = new_figure(3.0, 2, share=False, width=7.0)
+    for ax, column, colour in zip(axes, ("first layer", "last layer"), COLOURS, strict=False):
+        ax.plot(table["n"], table[column], "o", color=colour, alpha=0.8)
+        ax.set(xlabel="length of the text n (tokens)", ylim=(0, None))
+        ax.set_title(column)
+    reference(axes[1], 0.075, "v1: 7.5%", place=0.02)
+    axes[0].set_ylabel("median own contribution of the text")
+    return finish(figure, "Longer texts leave less to the own token", f"one point a text, {len(table)} texts")
+
+
+def plot_own_by_group(table: pd.DataFrame) -> Figure:
+    """Draw the median own contribution by layer for every group of tokens."""
+    figure, (ax,) = new_figure(3.2)
+    draw_curves(ax, table, "group")
+    layer_axis(ax, table["layer"])
+    ax.set(ylabel="median contribution of the own token", ylim=(0, None))
+    ax.legend()
+    return finish(figure, "Every kind of token loses its share with depth", _note(table))
+
+
+def plot_largest(table: pd.DataFrame) -> Figure:
+    """Draw the share of tokens that are their own largest contributor by layer."""
+    figure, (ax,) = new_figure(3.2)
+    draw_curves(ax, table.assign(what="own token contributes most"), "what")
+    reference(ax, 0.5, "criterion: more than half of the tokens", place=0.02)
+    layer_axis(ax, table["layer"])
+    ax.set(ylabel="share of tokens", ylim=(0, 1.03))
+    first, last = table["value"].iloc[0], table["value"].iloc[-1]
+    title = f"The own token is the largest contributor for {first:.0%} of tokens in layer 1, {last:.0%} in the last"
+    return finish(figure, title, _note(table))
+
+
+def plot_offsets(table: pd.DataFrame, layers: Sequence[int], n_texts: int) -> Figure:
+    """Draw the mean contribution by relative position for some layers; columns layer, offset, value."""
+    figure, (ax,) = new_figure(3.4)
+    picked = table[table["layer"].isin(layers)]
+    draw_curves(ax, picked.assign(layer=[f"layer {n}" for n in picked["layer"]]), "layer", x="offset")
+    ax.set_yscale("log")
+    ax.set(xlabel="position of the contributing token, relative to the hidden state", ylabel="mean contribution")
+    ax.legend()
+    return finish(
+        figure, "On average the own place stands out in every layer, on ever flatter ground", f"{n_texts} texts"
+    )
+
+
+def plot_main_contributors(table: pd.DataFrame, n_texts: int) -> Figure:
+    """Draw who the largest contributor is, as stacked shares of tokens by layer."""
+    figure, (ax,) = new_figure(3.3)
+    layers = sorted(table["layer"].unique())
+    bottom = np.zeros(len(layers))
+    hatches = ("", "///", "...", "xx")
+    for i, (who, part) in enumerate(table.groupby("who", sort=False)):
+        values = part.sort_values("layer")["value"].to_numpy()
+        ax.bar(
+            layers, values, bottom=bottom, color=COLOURS[i], hatch=hatches[i], label=who, edgecolor="white", lw=0.5
+        )
+        bottom += values
+    layer_axis(ax, layers)
+    ax.set(ylabel="share of tokens", ylim=(0, 1))
+    ax.legend(ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    return finish(figure, "Who contributes most to a hidden state", f"{n_texts} texts")
+
+
+def plot_group_contribution(table: pd.DataFrame) -> Figure:
+    """Draw how much the own token and the groups of other tokens contribute by layer."""
+    figure, (ax,) = new_figure(3.3)
+    draw_curves(ax, table, "group")
+    layer_axis(ax, table["layer"])
+    ax.set(ylabel="mean contribution to a hidden state", ylim=(0, 1))
+    ax.legend(ncols=2)
+    return finish(figure, "Context words take over; special tokens give little", _note(table))
+
+
+def plot_contribution_map(contributions: np.ndarray, tokens: Sequence[str], layers: Sequence[int]) -> Figure:
+    """Draw one text's contributions [L, n_out, n_in] as a map for each of some layers (from 1)."""
+    figure, axes = new_figure(3.4, len(layers), width=3.0 * len(layers))
+    top = float(np.quantile(contributions, 0.995))
+    for ax, layer in zip(axes, layers, strict=True):
+        image = draw_map(ax, contributions[layer - 1], tokens, top=top)
+        ax.set_title(f"layer {layer}")
+        ax.set_xlabel("input token")
+    axes[0].set_ylabel("hidden state")
+    figure.colorbar(image, ax=axes, shrink=0.8, label="contribution")
+    return finish(
+        figure, "The diagonal fades and columns appear", f"n = {len(tokens)} tokens; panels share their scale"
+    )
