@@ -7,13 +7,13 @@ from torch import Tensor
 def check_finite(tensor: Tensor, name: str, axes: tuple[str, ...] = ()) -> None:
     """Raise ValueError if ``tensor`` holds NaN or Inf, naming the first bad place.
 
-    ``axes`` names the leading axes (for instance ``("layer", "head")``); layers are counted from 1.
+    ``axes`` names the leading axes (for instance ``("layer", "head")``); layers and heads are counted from 1.
     """
     bad = ~torch.isfinite(tensor)
     if not bool(bad.any()):
         return
     first = torch.nonzero(bad)[0].tolist()
-    place = [f"{axis} {i + (axis == 'layer')}" for axis, i in zip(axes, first, strict=False)]
+    place = [f"{axis} {i + (axis in ('layer', 'head'))}" for axis, i in zip(axes, first, strict=False)]
     where = f" in {', '.join(place)}" if place else ""
     raise ValueError(
         f"{name} has NaN or Inf{where} ({int(bad.sum())} of {tensor.numel()} values); "
