@@ -78,17 +78,27 @@ def explain(log: str, requirements: Path) -> str:
     return f"pip could not download the wheels of {requirements} ({errors[-1] if errors else 'no message'})"
 
 
+def wheel_sizes(folders: tuple[Path, ...]) -> dict[str, int]:
+    """Return the bytes of each wheel in the folders and below, while another process may move and delete there.
+
+    pip copies a wheel before it deletes its own copy: of files with one name, the largest counts.
+    """
+    sizes: dict[str, int] = {}
+    # os.walk passes over folders that vanish while it reads them, where Path.rglob raises.
+    paths = (Path(top, name) for root in folders for top, _, names in os.walk(root) for name in names)
+    for path in paths:
+        if path.suffix == ".whl":
+            with contextlib.suppress(FileNotFoundError):
+                sizes[path.name] = max(sizes.get(path.name, 0), path.stat().st_size)
+    return sizes
+
+
 def _watch(pip: subprocess.Popen, folders: tuple[Path, ...], report: Callable[[int], object]) -> None:
     """Wait for pip and report how much the wheels grow."""
     seen = 0
     while pip.returncode is None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             pip.wait(timeout=POLL_SECONDS)
-        sizes: dict[str, int] = {}
-        for path in (wheel for folder in folders for wheel in folder.rglob("*.whl")):
-            # pip copies from its own folder to the target: two files of one name are one wheel.
-            with contextlib.suppress(OSError):  # gone since the folder was listed
-                sizes[path.name] = max(sizes.get(path.name, 0), path.stat().st_size)
-        if (now := sum(sizes.values())) > seen:
+        if (now := sum(wheel_sizes(folders).values())) > seen:
             report(now - seen)
             seen = now

@@ -22,7 +22,7 @@ from safetensors.numpy import save
 from ident_utils.archives import open_archive
 from ident_utils.errors import IdentError
 from ident_utils.fetch import check_weights, fetch_model, model_catalogue, model_folder, weights_sha256
-from ident_utils.wheels import download_wheels
+from ident_utils.wheels import download_wheels, wheel_sizes
 
 WEIGHTS = save({"layer.weight": np.arange(3000, dtype=np.float32)})
 FILES = {"model.safetensors": WEIGHTS, "config.json": b"{}", "vocab.txt": b"[CLS]\n[SEP]\n"}
@@ -389,6 +389,27 @@ def test_progress_adds_up_to_the_size_of_the_wheels(shelf, serve, tmp_path):
     wheels = download_wheels(shelf.catalogue.parent / "split.txt", tmp_path / "work", steps.append)
     assert [path.name for path in wheels] == sorted(path.name for path in shelf.links.iterdir())
     assert sum(steps) == sum(path.stat().st_size for path in wheels)
+
+
+def test_sizes_are_read_while_folders_come_and_go(tmp_path):
+    churn = (
+        "import os, shutil, sys\n"
+        "while True:\n"
+        "    for i in range(20):\n"
+        "        os.makedirs(f'{sys.argv[1]}/{i}/deep/er')\n"
+        "        open(f'{sys.argv[1]}/{i}/deep/a.whl', 'w').close()\n"
+        "    for i in range(20):\n"
+        "        shutil.rmtree(f'{sys.argv[1]}/{i}')\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", churn, tmp_path])
+    try:
+        end, seen = time.monotonic() + 2, set()
+        while time.monotonic() < end:
+            seen |= wheel_sizes((tmp_path,)).items()
+        assert process.poll() is None and seen == {("a.whl", 0)}
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_catalogue_refuses_files_that_are_never_taken(shelf):
