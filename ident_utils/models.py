@@ -1,9 +1,12 @@
 """A pretrained encoder, loaded so that it can be measured, with its provenance."""
 
+import json
+import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +39,17 @@ class Encoder:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     provenance: dict[str, str]
+
+    def __str__(self) -> str:
+        """Say in one line what was loaded and from where."""
+        origin = " ".join(
+            f"{key} {value[:12]}" for key, value in self.provenance.items() if key not in ("name", "source")
+        )
+        precision = str(self.dtype).removeprefix("torch.")
+        return (
+            f"{self.name}: {self.n_layers} layers, {self.n_heads} heads of {self.head_dim}, {self.width} wide, "
+            f"{precision}; {self.provenance['source']}, {origin}"
+        )
 
     @property
     def family(self) -> Family:
@@ -83,12 +97,12 @@ class Encoder:
         Raises IdentError for a blank text, and for one longer than the model's limit unless ``truncate`` says
         to cut it.
         """
-        parts = (text,) if isinstance(text, str) else tuple(text)
+        parts = (text,) if isinstance(text, str) else tuple(text) if isinstance(text, list | tuple) else ()
         if len(parts) not in (1, 2) or not all(isinstance(p, str) and p.strip() for p in parts):
-            raise IdentError(f"A text must be one string or two, none of them blank; got {text!r}.")
-        limit = truncate or self.max_tokens
-        if limit > self.max_tokens:
-            raise IdentError(f"{self.name} takes at most {self.max_tokens} tokens, not {limit}.")
+            raise IdentError(f"A text must be one string or two, none of them blank; got {reprlib.repr(text)}.")
+        limit = self.max_tokens if truncate is None else truncate
+        if not 1 <= limit <= self.max_tokens:
+            raise IdentError(f"{self.name} takes 1 to {self.max_tokens} tokens, not {limit}.")
         batch = self.tokenizer(*parts, return_tensors="pt", return_special_tokens_mask=True, verbose=False)
         if truncate is not None and batch["input_ids"].shape[1] > limit:
             batch = self.tokenizer(
@@ -98,18 +112,19 @@ class Encoder:
                 truncation=True,
                 max_length=limit,
             )
-        n = batch["input_ids"].shape[1]
+        n, special = batch["input_ids"].shape[1], batch["special_tokens_mask"][0].bool()
         if n > limit:
+            remedy = "shorten it, or ask for truncation" if truncate is None else "leave room for the special tokens"
+            raise IdentError(f"The text has {n} tokens and {self.name} takes at most {limit}; {remedy}.")
+        if special.all():
             raise IdentError(
-                f"The text has {n} tokens and {self.name} takes at most {limit}; shorten it, or ask for truncation."
+                f"{self.name} finds no word in {n} tokens of {reprlib.repr(text)}; give it at least one."
             )
-        if n == 0:
-            raise IdentError(f"{self.name} makes no tokens of {text!r}; give it at least one word.")
         return Encoding(
             input_ids=batch["input_ids"].to(self.model.device),
             token_type_ids=self._token_types(batch),
             tokens=tuple(self.tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())),
-            special=batch["special_tokens_mask"][0].bool(),
+            special=special,
         )
 
     def _token_types(self, batch: dict[str, Tensor]) -> Tensor | None:
@@ -118,7 +133,12 @@ class Encoder:
         return batch["token_type_ids"].to(self.model.device)
 
     def run(self, encoding: Encoding, *, output_attentions: bool = False) -> object:
-        """Run the stock model on one encoding and return its own output, hidden states included."""
+        """Run the stock model on one encoding and return its own output, hidden states included.
+
+        Raises IdentError in train mode, where dropout changes every run and attention rows do not sum to one.
+        """
+        if self.model.training:
+            raise IdentError(f"{self.name} is in train mode, where dropout changes every run; call model.eval().")
         extra = {} if encoding.token_type_ids is None else {"token_type_ids": encoding.token_type_ids}
         return self.model(
             input_ids=encoding.input_ids,
@@ -152,11 +172,7 @@ def load_encoder(name: str, *, device: str = "cpu", dtype: torch.dtype = torch.f
     else:
         folder = _local_folder(name)
         origin = {"source": "local folder", "revision": "none"}
-    with _quiet_transformers():
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        family_of(config, name)
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model, report = _load_model(folder, config, dtype)
+    tokenizer, model, report = _read_folder(folder, name, dtype)
     lost = [key for key in report["missing_keys"] if not key.startswith("pooler.")]
     if lost:
         raise IdentError(f"{name} lacks {len(lost)} weights of the encoder, such as {lost[0]}; fetch it again.")
@@ -167,16 +183,38 @@ def load_encoder(name: str, *, device: str = "cpu", dtype: torch.dtype = torch.f
     return Encoder(name, model, tokenizer, provenance)
 
 
-def _load_model(folder: Path, config: object, dtype: torch.dtype) -> tuple[PreTrainedModel, dict]:
-    return AutoModel.from_pretrained(
-        folder,
-        config=config,
-        dtype=dtype,
-        attn_implementation="eager",
-        local_files_only=True,
-        use_safetensors=True,
-        output_loading_info=True,
-    )
+def _read_folder(
+    folder: Path, name: str, dtype: torch.dtype
+) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, dict]:
+    """Read tokenizer, model and loading report; whatever is wrong with the files becomes an IdentError."""
+    part = "config.json"
+    try:
+        declared = json.loads((folder / part).read_text(encoding="utf-8"))
+        family_of(SimpleNamespace(model_type=declared.get("model_type")), name)
+        with _quiet_transformers():
+            config = AutoConfig.from_pretrained(folder, local_files_only=True)
+            part = "the tokenizer"
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            if len(tokenizer) <= len(tokenizer.all_special_ids):
+                raise IdentError(f"{name} has no vocabulary: put its tokenizer files beside config.json in {folder}.")
+            part = "model.safetensors"
+            model, report = AutoModel.from_pretrained(
+                folder,
+                config=config,
+                dtype=dtype,
+                attn_implementation="eager",
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+    except IdentError:
+        raise
+    except Exception as error:  # transformers lets through whatever its readers raise
+        reason = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
+        raise IdentError(
+            f"{name} cannot be loaded, {part} in {folder} is damaged or does not fit ({reason})."
+        ) from error
+    return tokenizer, model, report
 
 
 def _local_folder(name: str) -> Path:

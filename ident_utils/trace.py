@@ -58,13 +58,14 @@ def trace(encoder: "Encoder", text: "Text", *, truncate: int | None = None) -> T
 
     attention = _checked_attention(encoder, output.attentions)
     hidden = torch.stack([h[0] for h in output.hidden_states])
-    check_finite(hidden[1:], "hidden", ("layer",))
+    per_head = torch.stack([encoder.split_heads(values[i][0]) for i in range(encoder.n_layers)])
+    _check_finite_in_order(attention, per_head, hidden)
     return Trace(
         tokens=encoding.tokens,
         input_ids=encoding.input_ids[0],
         special=encoding.special,
         attention=attention,
-        values=torch.stack([encoder.split_heads(values[i][0]) for i in range(encoder.n_layers)]),
+        values=per_head,
         context=torch.stack([encoder.split_heads(context[i][0]) for i in range(encoder.n_layers)]),
         hidden=hidden,
     )
@@ -77,7 +78,6 @@ def _checked_attention(encoder: "Encoder", attentions: tuple[Tensor, ...] | None
             "load it with load_encoder, which asks for eager attention."
         )
     attention = torch.cat(list(attentions))
-    check_finite(attention, "attention", ("layer", "head"))
     worst = (attention.sum(-1) - 1).abs().max().item()
     if worst > 1e-4:
         raise IdentError(
@@ -86,12 +86,22 @@ def _checked_attention(encoder: "Encoder", attentions: tuple[Tensor, ...] | None
     return attention
 
 
+def _check_finite_in_order(attention: Tensor, values: Tensor, hidden: Tensor) -> None:
+    """Raise ValueError for the first number that is not finite, in the order of computing."""
+    check_finite(hidden[0], "the embedding block's output")
+    for layer in range(1, len(hidden)):
+        check_finite(values[layer - 1], f"values of layer {layer}", ("head",))
+        check_finite(attention[layer - 1], f"attention of layer {layer}", ("head",))
+        check_finite(hidden[layer], f"hidden state after layer {layer}")
+
+
 @torch.inference_mode()
 def hidden_states(encoder: "Encoder", text: "Text", *, truncate: int | None = None) -> Tensor:
     """Return only the hidden states, [L + 1, n, d]; ``[0]`` is the embedding block's output."""
     output = encoder.run(encoder.encode(text, truncate=truncate))
     hidden = torch.stack([h[0] for h in output.hidden_states])
-    check_finite(hidden[1:], "hidden", ("layer",))
+    check_finite(hidden[0], "the embedding block's output")
+    check_finite(hidden[1:], "hidden state", ("layer",))
     return hidden
 
 
@@ -113,6 +123,7 @@ def hidden_with_attention(
                 f"attention for layer {layer} has shape {tuple(weights.shape)}; "
                 f"{encoder.name} needs {expected} for layers 1 to {encoder.n_layers}."
             )
+        check_finite(weights, f"attention for layer {layer}", ("head",))
     values: dict[int, Tensor] = {}
 
     def attend_as_told(index: int, given: Tensor) -> Tensor:
