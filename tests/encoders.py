@@ -1,5 +1,8 @@
 """Small random encoders of every family, with a vocabulary of our own: made in milliseconds, no file needed."""
 
+from copy import deepcopy
+from functools import cache
+
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import (
@@ -14,12 +17,15 @@ from transformers import (
 
 from ident_utils.models import Encoder
 
+torch.set_num_threads(1)  # more than one only get in each other's way on matrices this small
+
 FAMILIES = ("bert", "mpnet", "distilbert", "roberta")
-WORDS = (
-    "the a an river boat lamp stone cloud garden letter window old young green quick sleeps carries finds under over "
-    "near two three birds winter road sings opens slowly again and or not with from every child horse market bell "
-    "ring ##s ##ed ##ing ##ly ##er . , ! ?"
-).split()
+_TEXT = """
+the a an river boat lamp stone cloud garden letter window old young green quick sleeps carries finds under over
+near two three birds winter road sings opens slowly again and or not with from every child horse market bell
+ring ##s ##ed ##ing ##ly ##er . , ! ?
+"""
+WORDS = _TEXT.split()
 WIDEST = 40  # max_position_embeddings of every tiny model
 
 
@@ -84,6 +90,12 @@ def tiny_encoder(
     dtype: torch.dtype = torch.float64,
 ) -> Encoder:
     """Make a random encoder; the same arguments give the same weights, biases and gains included."""
+    model, tokenizer = deepcopy(_parts(family, seed, layers, heads, width))
+    return Encoder(f"tiny {family}", model.to(dtype), tokenizer, {"name": f"tiny {family}"})
+
+
+@cache
+def _parts(family: str, seed: int, layers: int, heads: int, width: int) -> tuple:
     config = tiny_config(family, layers=layers, heads=heads, width=width)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -94,5 +106,4 @@ def tiny_encoder(
                     weight.copy_(
                         0.2 * torch.randn_like(weight) + ("LayerNorm.weight" in name or "norm.weight" in name)
                     )
-    model.eval().requires_grad_(False).to(dtype)
-    return Encoder(f"tiny {family}", model, tiny_tokenizer(family), {"name": f"tiny {family}"})
+    return model.eval().requires_grad_(False), tiny_tokenizer(family)
