@@ -211,9 +211,7 @@ def _read_folder(
         raise
     except Exception as error:  # transformers lets through whatever its readers raise
         reason = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
-        raise IdentError(
-            f"{name} cannot be loaded, {part} in {folder} is damaged or does not fit ({reason})."
-        ) from error
+        raise IdentError(f"Cannot load {folder}: {part} is damaged or does not fit the rest ({reason}).") from error
     return tokenizer, model, report
 
 
