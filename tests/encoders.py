@@ -43,7 +43,7 @@ def tiny_tokenizer(family: str) -> PreTrainedTokenizerFast:
     special = special_tokens(family)
     vocabulary = {token: i for i, token in enumerate([*special.values(), *WORDS])}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=special["unk_token"]))
-    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     first, last = special["cls_token"], special["sep_token"]
     between = [last, last] if family in ("mpnet", "roberta") else [last]
