@@ -220,6 +220,11 @@ def check(measurements: dict[str, Measurement]) -> str:
     return "\n".join(lines)
 
 
+def summary(measurements: dict[str, Measurement]) -> str:
+    """Return one line a claim: its verdict and what was measured."""
+    return "\n".join(f"{c}: {verdict(c, m)}; {CLAIMS[c].show(m)}" for c, m in measurements.items())
+
+
 def judgement(measurements: dict[str, Measurement], claims: Sequence[str] = tuple(CLAIMS)) -> pd.DataFrame:
     """Return one row a claim, strings ready to print: claim, text, source, notebook, criterion, measured, verdict."""
     rows = []

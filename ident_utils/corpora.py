@@ -18,6 +18,15 @@ FIRST_YEAR = 1960  # spoken addresses from here on: modern language, one genre
 SENTENCE_WORDS = (6, 45)  # sentences shorter or longer than this are fragments or lists
 PASSAGE_WORDS = 260  # enough for four times a head dimension of 64
 
+# Written for this suite, for the figures that show one text: a short pair, and one longer than a head is wide.
+SHORT_PAIR = ("The keeper locked the gate because it was late.", "Nobody saw the heron asleep by the pond.")
+LONG_TEXT = (
+    "When the ferry turned back in the fog, the old pilot, who had crossed this strait for forty years, asked the "
+    "children to be quiet and listened. First he heard the bell on the reef, then a dog barking somewhere on the "
+    "shore, and at last the mill. He smiled, turned the wheel a little to the left, and said that the harbour was "
+    "closer than the radar thought."
+)
+
 _ABBREVIATION = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Jr|Sr|Gen|Sen|Rep|vs|No|[A-Z])|\b[A-Z]\.[A-Z])\.$")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\u201d]*\s+(?=[\"'(\u201c]?[A-Z])")
 _SPEAKER = re.compile(r"^(?:The President|Audience members?|The Vice President|The Speaker)\.\s*")
@@ -44,6 +53,13 @@ def load_corpus(name: str, n: int, seed: int = 0) -> list[Text]:
         raise IdentError(f"{name} holds {len(texts)} texts, fewer than the {n} asked for.")
     order = np.random.default_rng(seed).permutation(len(texts))
     return [texts[i] for i in order[:n]]
+
+
+def describe_texts(corpus: str, texts: list[Text], seed: int) -> str:
+    """Say in one line which texts were drawn."""
+    title = corpus_catalogue().get(corpus, {}).get("title", "given by the user")
+    words = np.mean([len((text if isinstance(text, str) else " ".join(text)).split()) for text in texts])
+    return f"{corpus}: {len(texts)} texts (seed {seed}), {words:.0f} words on average; {title}"
 
 
 def split_sentences(paragraph: str) -> list[str]:

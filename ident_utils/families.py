@@ -17,6 +17,7 @@ class Family:
     value_projection: str
     output_projection: str
     layers: str = "encoder.layer"
+    layer_norm: str = "output.LayerNorm"  # what a layer ends with
     embeddings: str = "embeddings"
     reserved_positions: int = 0  # rows of the position table that no token uses
 
@@ -30,7 +31,9 @@ FAMILIES = {
     "xlm-roberta": _ROBERTA_LIKE,
     "camembert": _ROBERTA_LIKE,
     "mpnet": Family("attention.attn.v", "attention.attn.o", reserved_positions=2),
-    "distilbert": Family("attention.v_lin", "attention.out_lin", layers="transformer.layer"),
+    "distilbert": Family(
+        "attention.v_lin", "attention.out_lin", layers="transformer.layer", layer_norm="output_layer_norm"
+    ),
 }
 
 
@@ -48,6 +51,11 @@ def family_of(config: object, name: str) -> Family:
 def layers_of(model: nn.Module, family: Family) -> list[nn.Module]:
     """Return the encoder's layers, first to last."""
     return list(model.get_submodule(family.layers))
+
+
+def layer_norms(model: nn.Module, family: Family) -> list[nn.Module]:
+    """Return the LayerNorm that a layer ends with, for every layer."""
+    return [layer.get_submodule(family.layer_norm) for layer in layers_of(model, family)]
 
 
 def value_projections(model: nn.Module, family: Family) -> list[nn.Module]:

@@ -35,9 +35,7 @@ def publish(profile: str = "base") -> list[Path]:
     folder = runs_root() / load_settings(profile).profile
     copies = sorted(folder.glob("*.ipynb"))
     if not copies:
-        raise IdentError(
-            f"there is nothing to publish in {folder}; run `ident reproduce --profile {profile}` first"
-        )
+        raise IdentError(f"there is nothing to publish in {folder}; run `ident reproduce --profile {profile}` first")
     pages, objections = {}, []
     for copy in copies:
         target = notebook_folder() / copy.name

@@ -52,8 +52,9 @@ def load_settings(
 ) -> Settings:
     """Read a profile, with model, corpus and seed replaced where they are given.
 
-    ``profile=None`` means the environment variable ``IDENT_PROFILE``, else ``base``. Results of a changed
-    model, corpus or seed go to a folder of their own, so that they never overwrite the profile's.
+    ``profile=None`` means the environment variable ``IDENT_PROFILE``, else ``base``. A corpus that is given
+    takes the place of the long texts too. Results of a changed model, corpus or seed go to a folder of their
+    own, so that they never overwrite the profile's.
 
     Raises IdentError for an unknown profile or a seed that is not a non-negative whole number.
     """
@@ -66,9 +67,9 @@ def load_settings(
 
     values = profiles[name] | {"length_ratios": tuple(profiles[name]["length_ratios"])}
     changes = []
-    for key, value in (("model", model), ("corpus", corpus)):
-        if value is not None and value != values[key]:
-            values[key] = value
+    for keys, value in ((("model",), model), (("corpus", "long_corpus"), corpus)):
+        if value is not None and any(value != values[key] for key in keys):
+            values |= dict.fromkeys(keys, value)
             changes.append(_slug(value))
     if seed:
         changes.append(f"seed{seed}")

@@ -71,9 +71,7 @@ def reproduce(
     for name, known in (("model", model_catalogue), ("corpus", corpus_catalogue)):
         if name in given:
             given[name] = _known_or_path(name, given[name], list(known()))
-    settings = load_settings(
-        profile, model=given.get("model"), corpus=given.get("corpus"), seed=given.get("seed", 0)
-    )
+    settings = load_settings(profile, model=given.get("model"), corpus=given.get("corpus"), seed=given.get("seed", 0))
     chosen = select_notebooks(notebooks)
     for path in chosen:
         check_parameters(path, given)
@@ -81,9 +79,7 @@ def reproduce(
     limit = math.ceil(timeout or CELL_TIMEOUT)
     from ident_utils.execution import run_notebook  # here: it takes seconds to import, a refusal should not
 
-    return [
-        run_notebook(path, folder, given, settings.profile, limit, on_event or _ignore) for path in chosen
-    ]
+    return [run_notebook(path, folder, given, settings.profile, limit, on_event or _ignore) for path in chosen]
 
 
 def _ignore(progress: Progress) -> None:

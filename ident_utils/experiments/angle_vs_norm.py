@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from ident_utils.experiments.identity_retention import Split, fit_layer
+from ident_utils.families import layer_norms
 from ident_utils.identity import (
     TokenStates,
     basis_centres,
@@ -17,6 +18,7 @@ from ident_utils.identity import (
     radial_basis,
     rotate_by_chord,
 )
+from ident_utils.models import Encoder
 from ident_utils.stats import bootstrap_mean
 
 SEEN = ("full", "direction", "norm", "one coordinate")
@@ -140,6 +142,16 @@ def norm_from_direction(hidden: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
     u = torch.nn.functional.normalize(hidden.double(), dim=-1)
     weighted = u / gain.double()
     return (bias.double() / gain.double()).sum() / weighted.sum(-1)
+
+
+def norm_errors(encoder: Encoder, test: TokenStates) -> pd.DataFrame:
+    """Compare norms computed from the direction with the true ones: layer, median and largest relative error."""
+    rows = []
+    for layer, norm in enumerate(layer_norms(encoder.model, encoder.family), start=1):
+        true = test.hidden[layer].double().norm(dim=-1)
+        error = (norm_from_direction(test.hidden[layer], norm.weight, norm.bias) - true).abs() / true
+        rows.append({"layer": layer, "median": error.median().item(), "largest": error.max().item()})
+    return pd.DataFrame(rows)
 
 
 def judge_c5(found: dict[tuple[str, int], Tensor], test: TokenStates, resamples: int) -> dict[str, object]:

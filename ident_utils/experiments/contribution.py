@@ -156,6 +156,22 @@ def _who(place: int, top: int, special: bool) -> str:
     return "neighbour (1 or 2 away)" if abs(top - place) <= 2 else "other token"
 
 
+def map_table(attributed: Attributed, layers: Sequence[int]) -> pd.DataFrame:
+    """Return one text's contributions as rows: layer, hidden state, input token (both as places), value."""
+    n = len(attributed.tokens)
+    return pd.concat(
+        pd.DataFrame(
+            {
+                "layer": layer,
+                "hidden_state": np.repeat(np.arange(n), n),
+                "input_token": np.tile(np.arange(n), n),
+                "value": attributed.contributions[layer - 1].ravel(),
+            }
+        )
+        for layer in layers
+    )
+
+
 def judge_c6_c7_c8(attributed: Sequence[Attributed], resamples: int) -> dict[str, dict]:
     """Return the measurements of C6 (share on others), C7 (layer 1) and C8 (last layer and trend)."""
     own, others = own_by_layer(attributed, resamples), other_by_layer(attributed, resamples)

@@ -81,18 +81,19 @@ def attention_received(table: pd.DataFrame, n: int, resamples: int) -> pd.DataFr
     return pd.concat(parts, ignore_index=True)
 
 
-def most_changed_head(trace: Trace) -> dict[str, object]:
-    """Pick the head with the lowest correlation: layer and head (from 1), raw and effective [n, n], correlation."""
+def typical_head(trace: Trace) -> dict[str, object]:
+    """Pick the head of median correlation: layer and head (from 1), raw and effective [n, n], correlation."""
     raw = trace.attention.double()
     effective = effective_attention(raw, trace.values).weights
-    correlation = head_correlation(raw, effective)
-    layer, head = divmod(int(correlation.argmin()), raw.shape[1])
+    correlation = head_correlation(raw, effective).flatten()
+    at = int(correlation.argsort()[len(correlation) // 2])
+    layer, head = divmod(at, raw.shape[1])
     return {
         "layer": layer + 1,
         "head": head + 1,
         "raw": raw[layer, head].numpy(),
         "effective": effective[layer, head].numpy(),
-        "correlation": float(correlation[layer, head]),
+        "correlation": float(correlation[at]),
     }
 
 

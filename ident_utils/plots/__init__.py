@@ -4,6 +4,7 @@ from ident_utils.plots.attention import (
     plot_attention_received,
     plot_attention_triptych,
     plot_correlation,
+    plot_heads,
     plot_nullity,
     plot_raw_and_effective,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "plot_contribution_map",
     "plot_correlation",
     "plot_group_contribution",
+    "plot_heads",
     "plot_interventions",
     "plot_kinds_of_token",
     "plot_largest",

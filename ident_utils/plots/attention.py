@@ -6,9 +6,23 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ident_utils.plots.canvas import COLOURS, draw_curves, draw_map, finish, layer_axis, new_figure, reference
+from ident_utils.plots.canvas import COLOURS, draw_curves, draw_map, finish, layer_axis, new_figure, reference, styled
 
 
+@styled
+def plot_heads(attention: np.ndarray, tokens: Sequence[str], heads: Sequence[tuple[int, int]]) -> Figure:
+    """Draw the attention [L, H, n, n] of a few (layer, head) pairs, both counted from 1."""
+    figure, axes = new_figure(3.2, len(heads), width=2.9 * len(heads))
+    for ax, (layer, head) in zip(axes, heads, strict=True):
+        image = draw_map(ax, attention[layer - 1, head - 1], tokens, top=float(attention.max()))
+        ax.set_title(f"layer {layer}, head {head}")
+        ax.set_xlabel("attended token")
+    axes[0].set_ylabel("attending token")
+    figure.colorbar(image, ax=axes, shrink=0.8, label="weight")
+    return finish(figure, "Every row is a probability distribution over the tokens", f"n = {len(tokens)} tokens")
+
+
+@styled
 def plot_nullity(table: pd.DataFrame, head_dim: int, n_heads: int) -> Figure:
     """Draw the freedom of a row of weights by length, with the bound; columns as in ``nullity_by_length``."""
     figure, (ax,) = new_figure(3.4)
@@ -24,6 +38,7 @@ def plot_nullity(table: pd.DataFrame, head_dim: int, n_heads: int) -> Figure:
     return finish(figure, "Every head is exactly as free as the bound says", note)
 
 
+@styled
 def plot_attention_triptych(example: dict, title: str) -> Figure:
     """Draw one head's attention, the second attention with the same output, and their difference."""
     figure, axes = new_figure(3.0, 3, width=8.6)
@@ -41,6 +56,7 @@ def plot_attention_triptych(example: dict, title: str) -> Figure:
     return finish(figure, title, f"layer {example['layer']}, head {example['head']}, n = {len(raw)} tokens")
 
 
+@styled
 def plot_correlation(by_length: pd.DataFrame, by_layer: pd.DataFrame, head_dim: int, n_heads: int) -> Figure:
     """Draw the correlation of raw and effective attention by length, and by layer beyond the bound."""
     figure, (left, right) = new_figure(3.3, 2, width=7.6)
@@ -59,6 +75,7 @@ def plot_correlation(by_length: pd.DataFrame, by_layer: pd.DataFrame, head_dim: 
     return finish(figure, title, note)
 
 
+@styled
 def plot_attention_received(table: pd.DataFrame, n: int) -> Figure:
     """Draw the attention that special tokens and punctuation receive by layer, raw and effective."""
     groups = [g for g in ("first token", "separators", "punctuation") if g in set(table["group"])]
@@ -74,17 +91,18 @@ def plot_attention_received(table: pd.DataFrame, n: int) -> Figure:
     return finish(figure, "The attention parked on the first token is the part that cannot matter", note)
 
 
-def plot_raw_and_effective(
-    raw: np.ndarray, effective: np.ndarray, tokens: Sequence[str], layer: int, head: int, correlation: float
-) -> Figure:
-    """Draw one head's raw and effective attention side by side on one signed scale."""
+@styled
+def plot_raw_and_effective(example: dict, tokens: Sequence[str]) -> Figure:
+    """Draw one head's raw and effective attention on one signed scale; ``example`` as from ``most_changed_head``."""
+    raw, effective = example["raw"], example["effective"]
+    every = max(1, len(raw) // 40)
     figure, axes = new_figure(3.9, 2, width=8.2)
-    top = float(max(abs(raw).max(), abs(effective).max()))
+    top = float(np.quantile(raw, 0.995))
     for ax, matrix, name in ((axes[0], raw, "raw"), (axes[1], effective, "effective")):
-        image = draw_map(ax, matrix, tokens, top=top, signed=True)
+        image = draw_map(ax, matrix, tokens, top=top, signed=True, every=every)
         ax.set_title(name)
         ax.set_xlabel("attended token")
     axes[0].set_ylabel("attending token")
     figure.colorbar(image, ax=axes, shrink=0.8, label="weight (negative: blue)")
-    title = f"Layer {layer}, head {head}: the same output, a correlation of {correlation:.2f}"
-    return finish(figure, title, f"n = {len(raw)} tokens; both panels share their scale")
+    title = "Layer {layer}, head {head}: the same output, a correlation of {correlation:.2f}".format_map(example)
+    return finish(figure, title, f"n = {len(raw)} tokens, every {every}. named; one scale, cut at {top:.2f}")

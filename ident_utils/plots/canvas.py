@@ -1,6 +1,7 @@
 """What every figure shares: the style sheet, colours with markers, bands, reference lines."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 
 import matplotlib as mpl
@@ -17,18 +18,28 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)), (0, (3, 1)), (0, (1, 1)))
 WIDTH = 6.4  # inches: one text column
 
 
+def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
+    """Let a plotting function run under the suite's style sheet, whatever the caller's settings are."""
+
+    @wraps(draw)
+    def drawn(*args: object, **options: object) -> Figure:
+        with mpl.style.context(STYLE):
+            return draw(*args, **options)
+
+    return drawn
+
+
 def new_figure(
     height: float = 3.4, columns: int = 1, *, width: float = WIDTH, share: bool = True
 ) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure in the suite's style, and its axes from left to right.
+    """Return an empty figure, and its axes from left to right.
 
     Made without pyplot, so that a notebook shows it once and no global state is left.
     """
-    with mpl.style.context(STYLE):
-        figure = Figure(figsize=(width, height))
-        axes = figure.subplots(1, columns, sharey=share, squeeze=False)[0]
-        for ax in axes:
-            ax.tick_params(length=2)
+    figure = Figure(figsize=(width, height))
+    axes = figure.subplots(1, columns, sharey=share, squeeze=False)[0]
+    for ax in axes:
+        ax.tick_params(length=2)
     return figure, list(axes)
 
 

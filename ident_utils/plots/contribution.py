@@ -6,13 +6,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ident_utils.plots.canvas import COLOURS, draw_curves, draw_map, finish, layer_axis, new_figure, reference
+from ident_utils.plots.canvas import COLOURS, draw_curves, draw_map, finish, layer_axis, new_figure, reference, styled
 
 
 def _note(table: pd.DataFrame) -> str:
     return f"{int(table['n_sequences'].max())} texts; bands: 95% bootstrap over texts"
 
 
+@styled
 def plot_own_contribution(table: pd.DataFrame, mean_tokens: float) -> Figure:
     """Draw the median own contribution by layer with v1's 50% and 7.5%; columns as in ``own_by_layer``."""
     figure, (ax,) = new_figure(3.6)
@@ -26,7 +27,7 @@ def plot_own_contribution(table: pd.DataFrame, mean_tokens: float) -> Figure:
     )
     draw_curves(ax, table.assign(what="median, with its 95% interval"), "what")
     reference(ax, 0.5, "v1: less than 50% after the first layer")
-    reference(ax, 0.075, "v1: 7.5% in the last layer (BERT-base)")
+    reference(ax, 0.075, "v1: 7.5% in the last layer (BERT-base)", place=0.02)
     reference(ax, 1 / mean_tokens, f"an equal share: 1/n = {1 / mean_tokens:.1%}", place=0.02)
     layer_axis(ax, table["layer"])
     ax.set(ylabel="contribution of the own token", ylim=(0, 0.6))
@@ -36,18 +37,20 @@ def plot_own_contribution(table: pd.DataFrame, mean_tokens: float) -> Figure:
     return finish(figure, title, f"{_note(table)}; on average {mean_tokens:.0f} tokens")
 
 
+@styled
 def plot_own_by_length(table: pd.DataFrame) -> Figure:
     """Draw each text's median own contribution against its length, first and last layer."""
     figure, axes = new_figure(3.0, 2, share=False, width=7.0)
     for ax, column, colour in zip(axes, ("first layer", "last layer"), COLOURS, strict=False):
         ax.plot(table["n"], table[column], "o", color=colour, alpha=0.8)
-        ax.set(xlabel="length of the text n (tokens)", ylim=(0, None))
+        ax.set(xlabel="length of the text n (tokens)", ylim=(0, 1.2 * max(table[column].max(), 0.08)))
         ax.set_title(column)
     reference(axes[1], 0.075, "v1: 7.5%", place=0.02)
     axes[0].set_ylabel("median own contribution of the text")
     return finish(figure, "Longer texts leave less to the own token", f"one point a text, {len(table)} texts")
 
 
+@styled
 def plot_own_by_group(table: pd.DataFrame) -> Figure:
     """Draw the median own contribution by layer for every group of tokens."""
     figure, (ax,) = new_figure(3.2)
@@ -58,6 +61,7 @@ def plot_own_by_group(table: pd.DataFrame) -> Figure:
     return finish(figure, "Every kind of token loses its share with depth", _note(table))
 
 
+@styled
 def plot_largest(table: pd.DataFrame) -> Figure:
     """Draw the share of tokens that are their own largest contributor by layer."""
     figure, (ax,) = new_figure(3.2)
@@ -66,10 +70,11 @@ def plot_largest(table: pd.DataFrame) -> Figure:
     layer_axis(ax, table["layer"])
     ax.set(ylabel="share of tokens", ylim=(0, 1.03))
     first, last = table["value"].iloc[0], table["value"].iloc[-1]
-    title = f"The own token is the largest contributor for {first:.0%} of tokens in layer 1, {last:.0%} in the last"
+    title = f"The own token leads for {first:.0%} of the tokens in layer 1, for {last:.0%} in the last"
     return finish(figure, title, _note(table))
 
 
+@styled
 def plot_offsets(table: pd.DataFrame, layers: Sequence[int], n_texts: int) -> Figure:
     """Draw the mean contribution by relative position for some layers; columns layer, offset, value."""
     figure, (ax,) = new_figure(3.4)
@@ -83,6 +88,7 @@ def plot_offsets(table: pd.DataFrame, layers: Sequence[int], n_texts: int) -> Fi
     )
 
 
+@styled
 def plot_main_contributors(table: pd.DataFrame, n_texts: int) -> Figure:
     """Draw who the largest contributor is, as stacked shares of tokens by layer."""
     figure, (ax,) = new_figure(3.3)
@@ -101,6 +107,7 @@ def plot_main_contributors(table: pd.DataFrame, n_texts: int) -> Figure:
     return finish(figure, "Who contributes most to a hidden state", f"{n_texts} texts")
 
 
+@styled
 def plot_group_contribution(table: pd.DataFrame) -> Figure:
     """Draw how much the own token and the groups of other tokens contribute by layer."""
     figure, (ax,) = new_figure(3.3)
@@ -111,6 +118,7 @@ def plot_group_contribution(table: pd.DataFrame) -> Figure:
     return finish(figure, "Context words take over; special tokens give little", _note(table))
 
 
+@styled
 def plot_contribution_map(contributions: np.ndarray, tokens: Sequence[str], layers: Sequence[int]) -> Figure:
     """Draw one text's contributions [L, n_out, n_in] as a map for each of some layers (from 1)."""
     figure, axes = new_figure(3.4, len(layers), width=3.0 * len(layers))

@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ident_utils.plots.canvas import draw_curves, finish, layer_axis, new_figure, reference
+from ident_utils.plots.canvas import draw_curves, finish, layer_axis, new_figure, reference, styled
 
 RATE = "share of tokens identified"
 
@@ -12,6 +12,7 @@ def _note(table: pd.DataFrame) -> str:
     return f"{int(table['n_sequences'].max())} test sequences; bands: 95% bootstrap over sequences"
 
 
+@styled
 def plot_retention(table: pd.DataFrame, mapping: str, chance: float) -> Figure:
     """Draw how much identity is left by layer, for one mapping: own row and same word, both pools."""
     names = {
@@ -33,6 +34,7 @@ def plot_retention(table: pd.DataFrame, mapping: str, chance: float) -> Figure:
     return finish(figure, title, f"{mapping}, cosine lookup; {_note(part)}")
 
 
+@styled
 def plot_mappings(table: pd.DataFrame, chance: float) -> Figure:
     """Draw what the choice of mapping does: own token, same sequence."""
     part = table[table["lookup"] == "own"]
@@ -45,6 +47,7 @@ def plot_mappings(table: pd.DataFrame, chance: float) -> Figure:
     return finish(figure, "A linear mapping finds what the bare hidden state hides", f"cosine lookup; {_note(part)}")
 
 
+@styled
 def plot_kinds_of_token(table: pd.DataFrame) -> Figure:
     """Draw the rate by kind of token and layer."""
     figure, (ax,) = new_figure(3.2)
@@ -57,6 +60,7 @@ def plot_kinds_of_token(table: pd.DataFrame) -> Figure:
     )
 
 
+@styled
 def plot_parts(table: pd.DataFrame, chance: float) -> Figure:
     """Draw the rate of mappings that see the full state, its direction, its norm, or one coordinate."""
     figure, (ax,) = new_figure(3.4)
@@ -70,6 +74,7 @@ def plot_parts(table: pd.DataFrame, chance: float) -> Figure:
     )
 
 
+@styled
 def plot_interventions(table: pd.DataFrame) -> Figure:
     """Draw the rate after moving states equally far along the norm and across it."""
     figure, (ax,) = new_figure(3.2)
@@ -80,6 +85,7 @@ def plot_interventions(table: pd.DataFrame) -> Figure:
     return finish(figure, "A change of direction costs more than an equally long change of norm", _note(table))
 
 
+@styled
 def plot_lookups(table: pd.DataFrame) -> Figure:
     """Draw cosine against L2 lookup for the naive and the ridge mapping, rescaled predictions too."""
     figure, axes = new_figure(3.2, 2, width=7.6)
