@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ident_utils.checks import check_finite
 from ident_utils.mappings import Mapping, fit_mapping
 from ident_utils.models import Encoder, Text
 from ident_utils.progress import track
@@ -95,7 +96,7 @@ def identify(predicted: Tensor, inputs: Tensor, metric: str = "cosine", pool: Te
     inputs that are exactly as near, the token's own wins: rows that are the same cannot be told apart, and
     count as one candidate. ``metric`` is "cosine" or "l2".
 
-    Raises ValueError for shapes that do not fit or an unknown metric.
+    Raises ValueError for shapes that do not fit, an unknown metric, or numbers that are not finite.
     """
     if predicted.shape != inputs.shape or predicted.ndim != 2:
         raise ValueError(f"predicted {tuple(predicted.shape)} and inputs {tuple(inputs.shape)} must both be [N, d].")
@@ -103,6 +104,8 @@ def identify(predicted: Tensor, inputs: Tensor, metric: str = "cosine", pool: Te
         raise ValueError(f"metric must be one of {', '.join(METRICS)}, not {metric!r}.")
     if pool is not None and pool.shape != predicted.shape[:1]:
         raise ValueError(f"pool {tuple(pool.shape)} must name the sequence of each of {len(predicted)} tokens.")
+    check_finite(predicted, "predicted")
+    check_finite(inputs, "inputs")
     found = torch.empty(len(predicted), dtype=torch.long)
     groups = [torch.arange(len(predicted))] if pool is None else _groups(pool)
     for group in groups:
@@ -117,8 +120,7 @@ def _groups(pool: Tensor) -> list[Tensor]:
 
 def _nearest(predicted: Tensor, inputs: Tensor, metric: str, rows: int = 2048) -> Tensor:
     """Return the nearest row of ``inputs`` for each prediction, where twins count as the row itself."""
-    rounded = inputs.double().round(decimals=6)
-    _, twin = torch.unique(rounded, dim=0, return_inverse=True)
+    _, twin = torch.unique(inputs, dim=0, return_inverse=True)
     first = torch.full((int(twin.max()) + 1,), len(twin)).scatter_reduce_(0, twin, torch.arange(len(twin)), "amin")
     distinct = inputs[first].double()
     found = torch.cat([_distance(p.double(), distinct, metric).argmin(1) for p in predicted.split(rows)])
