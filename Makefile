@@ -48,15 +48,15 @@ $(STAMP): requirements.lock pyproject.toml
 
 reproduce: $(STAMP)
 	@$(BIN)/ident fetch --profile $(PROFILE)
-	@$(BIN)/ident reproduce --profile $(PROFILE)
-	@$(BIN)/ident verdict --profile $(PROFILE)
+	@status=0; $(BIN)/ident reproduce --profile $(PROFILE) || status=$$?; \
+	$(BIN)/ident verdict --profile $(PROFILE) && exit $$status
 
 # Both halves run whatever the first one says, so that one run shows all that is wrong.
 test: $(STAMP)
 	@$(BIN)/ident fetch minilm-l6
 	@unit=0; books=0; \
 	$(BIN)/python -m pytest tests --quiet || unit=$$?; \
-	IDENT_PROFILE=smoke $(BIN)/python -m pytest --quiet --nbval-lax notebooks --nbval-cell-timeout=600 \
+	IDENT_PROFILE=smoke $(BIN)/python -m pytest --quiet --nbval-lax --nbval-current-env notebooks --nbval-cell-timeout=600 \
 	  --nbval-sanitize-with tests/nbval.cfg || books=$$?; \
 	test $$unit -eq 0 -a $$books -eq 0
 
@@ -70,7 +70,7 @@ notebooks: $(STAMP)
 	@$(BIN)/ident publish
 
 bench: $(STAMP)
-	@$(BIN)/ident fetch minilm-l6
+	@$(BIN)/ident fetch --profile base
 	@$(BIN)/ident bench
 
 # Left out: what torch itself pins for CUDA, since those packages exist for one platform only.

@@ -68,6 +68,13 @@ def _check(hidden: Tensor, inputs: Tensor, kind: str, loss: str, validation: tup
             )
         if not (torch.isfinite(h).all() and torch.isfinite(x).all()):
             raise ValueError(f"{what} data hold NaN or Inf; check the hidden states they come from.")
+    if validation and (validation[0].shape[1:], validation[1].shape[1:]) != (hidden.shape[1:], inputs.shape[1:]):
+        raise ValueError(
+            f"validation hidden {tuple(validation[0].shape)} and inputs {tuple(validation[1].shape)} must have the "
+            f"widths of the training data, {hidden.shape[1]} and {inputs.shape[1]}."
+        )
+    if validation and not len(validation[0]):
+        raise ValueError("validation data hold no token; pass more sequences.")
     if len(hidden) < 2:
         raise ValueError(f"{len(hidden)} token is not enough to fit a mapping; pass more sequences.")
     if kind == "naive" and hidden.shape[1] != inputs.shape[1]:
@@ -93,7 +100,7 @@ def _floored_deviation(hidden: Tensor) -> Tensor:
 
 
 def _affine(weight: Tensor, bias: Tensor) -> nn.Linear:
-    layer = nn.Linear(*weight.shape)
+    layer = nn.Linear(*weight.shape, device="meta")  # no initialisation: it would draw from the global generator
     layer.weight = nn.Parameter(weight.T.float().contiguous(), requires_grad=False)
     layer.bias = nn.Parameter(bias.float(), requires_grad=False)
     return layer

@@ -1,0 +1,132 @@
+"""Benchmarks: two ways to the same result, side by side in one run, as a ratio of times.
+
+Absolute times depend on the machine; ratios much less. Each line also says how far the two results are apart.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ident_utils.attention import effective_attention
+from ident_utils.attribution import squared_block_norms
+from ident_utils.corpora import load_corpus
+from ident_utils.errors import IdentError
+from ident_utils.families import output_projections
+from ident_utils.hooks import substitute_output
+from ident_utils.models import Encoder, Encoding, load_encoder
+from ident_utils.settings import load_settings
+
+
+@dataclass(frozen=True)
+class Line:
+    """Hold one comparison: seconds of the plain way and of ours, and how far their results differ."""
+
+    name: str
+    setting: str
+    plain: float
+    ours: float
+    difference: str
+
+    def __str__(self) -> str:
+        """Print the line."""
+        ratio = self.plain / self.ours
+        times = f"{self.plain:.2f} s against {self.ours:.2f} s, ×{ratio:.1f}"
+        return f"{self.name}: {times} ({self.setting}; {self.difference})"
+
+
+def seconds(run: Callable[[], object], repeats: int = 3) -> tuple[float, object]:
+    """Return the shortest time of a few runs, and the last result."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        result = run()
+        times.append(time.perf_counter() - start)
+    return min(times), result
+
+
+def bench_effective_attention() -> Line:
+    """Compare a thin decomposition of V with the full singular value decomposition of T = V W_O."""
+    settings = load_settings()
+    encoder = load_encoder(settings.model, dtype=torch.float64)
+    trace = encoder.trace(load_corpus(settings.long_corpus, 1)[0], truncate=128)
+    weights = [p.weight for p in output_projections(encoder.model, encoder.family)]
+    blocks = torch.stack([w.T.unflatten(0, (encoder.n_heads, encoder.head_dim)) for w in weights])
+
+    ours, fast = seconds(lambda: effective_attention(trace.attention, trace.values).weights)
+    plain, slow = seconds(lambda: _by_full_svd(trace.attention, trace.values @ blocks), repeats=1)
+    setting = f"{encoder.name}, n = {trace.n_tokens}, {encoder.n_layers * encoder.n_heads} heads, float64"
+    worst = (fast - slow).abs().max().item()
+    return Line("effective attention, full SVD of T / thin SVD of V", setting, plain, ours, f"differ by {worst:.0e}")
+
+
+def _by_full_svd(attention: Tensor, transformed: Tensor) -> Tensor:
+    """Project head by head onto the complement of the left null space of T, as published code does."""
+    rows = []
+    for weights, matrix in zip(attention.flatten(0, 1), transformed.flatten(0, 1), strict=True):
+        basis, singular, _ = torch.linalg.svd(matrix, full_matrices=True)
+        rank = int((singular > singular[0] * max(matrix.shape) * torch.finfo(matrix.dtype).eps).sum())
+        null = basis[:, rank:]
+        rows.append(weights - weights @ null @ null.T)
+    return torch.stack(rows).reshape(attention.shape)
+
+
+def bench_attribution(probes: int = 2, sampled: int = 3) -> Line:
+    """Compare forward mode, all layers at once, with one reverse pass per output token, layer and probe.
+
+    The reverse passes of ``sampled`` output tokens are timed in every layer, and scaled to all tokens.
+    """
+    settings = load_settings()
+    encoder = load_encoder(settings.model)
+    encoding = encoder.encode(load_corpus(settings.corpus, 1)[0])
+    n = encoding.input_ids.shape[1]
+    tokens = torch.linspace(0, n - 1, sampled).long().tolist()
+
+    ours, fast = seconds(lambda: squared_block_norms(encoder, encoding, probes, seed=0), repeats=2)
+    part, slow = seconds(lambda: _by_reverse(encoder, encoding, tokens, probes), repeats=1)
+    shares = [squares.sqrt() / squares.sqrt().sum(-1, keepdim=True) for squares in (fast[:, tokens], slow.double())]
+    apart = (shares[0] - shares[1]).abs().sum(-1).mean().item() / 2
+    setting = f"{encoder.name}, n = {n}, {probes} probes, {encoder.n_layers} layers, float32"
+    return Line(
+        "attribution, reverse per output token and layer / forward",
+        setting,
+        part * n / sampled,
+        ours,
+        f"{sampled} of {n} tokens timed in reverse; shares apart by {apart:.3f}, the sampling error of both",
+    )
+
+
+def _by_reverse(encoder: Encoder, encoding: Encoding, tokens: Sequence[int], probes: int) -> Tensor:
+    """Estimate ||de_j^l/dx_i||_F^2 by vector-Jacobian products: [L, len(tokens), n_in]."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        inputs = encoder.run(encoding).hidden_states[0]
+    inputs = inputs.clone().requires_grad_()
+    with torch.enable_grad(), substitute_output(encoder.embeddings, inputs):
+        hidden = encoder.run(encoding).hidden_states[1:]
+    squares = torch.zeros(len(hidden), len(tokens), inputs.shape[1])
+    for layer, states in enumerate(hidden):
+        for row, token in enumerate(tokens):
+            for _ in range(probes):
+                probe = torch.randn(inputs.shape[-1], generator=generator)
+                (gradient,) = torch.autograd.grad(states[0, token] @ probe, inputs, retain_graph=True)
+                squares[layer, row] += gradient[0].square().sum(-1) / probes
+    return squares
+
+
+BENCHMARKS: dict[str, Callable[[], Line]] = {
+    "effective-attention": bench_effective_attention,
+    "attribution": bench_attribution,
+}
+
+
+def main(names: Sequence[str] = ()) -> None:
+    """Run the named benchmarks, or all, and print a line for each."""
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        raise IdentError(f"There is no benchmark {unknown[0]!r}; choose among {', '.join(BENCHMARKS)}.")
+    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}")
+    for name in names or BENCHMARKS:
+        print(BENCHMARKS[name](), flush=True)
