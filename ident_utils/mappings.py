@@ -133,7 +133,8 @@ def _whitener(hidden: Tensor) -> nn.Linear:
     mean, deviation = hidden.double().mean(0), _floored_deviation(hidden.double())
     x = (hidden.double() - mean) / deviation
     eigenvalues, basis = torch.linalg.eigh(x.T @ x / len(x))
-    floor = WHITENING_FLOOR * eigenvalues.mean().clamp_min(torch.finfo(torch.float64).tiny)
+    mean_eigenvalue = eigenvalues.mean()
+    floor = WHITENING_FLOOR * (mean_eigenvalue if mean_eigenvalue > 0 else torch.ones_like(mean_eigenvalue))
     weight = (basis / eigenvalues.clamp_min(floor).sqrt()) / deviation[:, None]
     return _affine(weight, -mean @ weight)
 
