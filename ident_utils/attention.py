@@ -62,10 +62,9 @@ def nullity(values: Tensor, *, rows_sum_to_one: bool = False) -> Rank:
 
 def _with_ones(values: Tensor) -> Tensor:
     """Append a column of ones, with the values brought to the same length so that scale does not matter."""
-    n = values.shape[-2]
-    largest = torch.linalg.matrix_norm(values, ord=2, keepdim=True)
-    scaled = values / torch.where(largest > 0, largest, torch.ones_like(largest))
-    ones = torch.full_like(scaled[..., :1], n**-0.5)
+    length = torch.linalg.matrix_norm(values, keepdim=True)
+    scaled = values / torch.where(length > 0, length, torch.ones_like(length))
+    ones = torch.full_like(scaled[..., :1], values.shape[-2] ** -0.5)
     return torch.cat([scaled, ones], dim=-1)
 
 
