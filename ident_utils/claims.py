@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import pandas as pd
 
@@ -34,7 +35,11 @@ class Claim:
 
 
 def _number(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    return "–" if value is None or not isfinite(value) else f"{value:.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None or not isfinite(value) else f"{value:.0%}"
 
 
 def interval(m: Measurement, digits: int = 3) -> str:
@@ -131,7 +136,7 @@ CLAIMS: dict[str, Claim] = {
             _c4,
             lambda m: (
                 f"Spearman {interval(m, 2)}; {m['by_layer'][0]['value']:.2f} → {m['by_layer'][-1]['value']:.2f}, "
-                f"largest step {m['largest_drop_share']:.0%} of the drop"
+                f"largest step {_percent(m['largest_drop_share'])} of the drop"
             ),
             (
                 "fewer tokens are identified in the last layer than in the first",
@@ -148,7 +153,7 @@ CLAIMS: dict[str, Claim] = {
             _c5,
             lambda m: (
                 f"direction minus full {interval(m)} in the worst layer ({m['worst_layer']}); norm alone reaches at "
-                f"most {m['largest_norm_share']:.0%} of full"
+                f"most {_percent(m['largest_norm_share'])} of full"
             ),
             (
                 "the norm alone identifies less than the direction alone",

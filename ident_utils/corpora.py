@@ -141,7 +141,13 @@ def _mrpc() -> tuple[Text, ...]:
 
 def _lines(file: Path) -> list[str]:
     """Read lines that end in LF or CRLF, and only there: sentences may hold other separators."""
-    return file.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
+    raw = file.read_bytes()
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        number = raw[: error.start].count(b"\n") + 1
+        raise IdentError(f"Line {number} of {file.name} is not UTF-8 text; save the file as UTF-8.") from error
+    return text.rstrip("\n").split("\n")
 
 
 def _mrpc_pairs(file: Path) -> Iterator[Text]:

@@ -109,17 +109,26 @@ def save_measurements(
 def load_measurements(folder: Path) -> dict[str, dict]:
     """Read the measurements of every claim that the notebooks have written into ``folder``.
 
-    Each comes with its ``provenance``. Raises IdentError naming a file that is not a results file.
+    Each comes with its ``provenance``; null is NaN again. Raises IdentError naming a file that is not a results file.
     """
     found = {}
     for file in sorted(folder.glob("*.json")):
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
             for claim, values in content["measurements"].items():
-                found[claim] = values | {"provenance": content["provenance"]}
+                found[claim] = _with_nan(values) | {"provenance": content["provenance"]}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise IdentError(f"{file} is not a results file ({error}); rerun notebook {file.stem}.") from error
     return found
+
+
+def _with_nan(value: object) -> object:
+    """Turn null back into NaN, with which every comparison is false, so that a criterion is simply not met."""
+    if isinstance(value, dict):
+        return {k: _with_nan(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_with_nan(v) for v in value]
+    return float("nan") if value is None else value
 
 
 def _plain(value: object) -> object:
