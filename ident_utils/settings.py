@@ -1,5 +1,6 @@
 """Profiles: one name that sets model, texts, sample sizes and seed."""
 
+import hashlib
 import os
 import tomllib
 from dataclasses import dataclass, fields
@@ -78,8 +79,9 @@ def load_settings(
 
 
 def _slug(text: str) -> str:
-    """Turn a model name or a path into something a folder can be called."""
-    return "".join(c if c.isalnum() or c in "._" else "-" for c in Path(text).name or text).strip("-")
+    """Turn a model name or a path into something a folder can be called, apart for every path."""
+    slug = "".join(c if c.isalnum() or c in "._" else "-" for c in Path(text).name or text).strip("-")
+    return slug if slug == text else f"{slug}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
 def describe(settings: Settings) -> dict[str, object]:
