@@ -1,0 +1,218 @@
+"""From texts to verdicts on a tiny model: every measuring function runs, and its numbers mean what they say."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from encoders import WORDS, tiny_encoder
+
+from ident_utils.claims import CLAIMS, verdict
+from ident_utils.errors import IdentError
+from ident_utils.experiments import (
+    angle_vs_norm,
+    contribution,
+    effective_attention,
+    identity_retention,
+    lengths,
+    rank_bound,
+)
+from ident_utils.experiments.contribution import Attributed
+from ident_utils.identity import collect_states
+from ident_utils.settings import load_settings
+
+VERDICTS = {"reproduced", "reproduced in direction", "not reproduced"}
+RESAMPLES = 50
+
+
+def make_texts(count: int, words: int) -> list[str]:
+    draw = random.Random(0)
+    plain = [w for w in WORDS if not w.startswith("##")]
+    return [" ".join(draw.choices(plain, k=words)) for _ in range(count)]
+
+
+def assert_judged(measurements: dict[str, dict]) -> None:
+    for claim, measurement in measurements.items():
+        assert verdict(claim, measurement) in VERDICTS
+        assert CLAIMS[claim].show(measurement)
+        assert {"value", "low", "high", "n_sequences", "unit"} <= set(measurement)
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return tiny_encoder("bert", layers=3)  # two heads of width 8
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return make_texts(3, 30)
+
+
+def test_lengths_lie_on_both_sides_of_the_bound(encoder):
+    found = lengths.lengths_for(encoder, load_settings("smoke"))
+    assert {8, 9, 10, 16} <= set(found) and found == sorted(found)
+    assert all(4 <= n <= encoder.max_tokens for n in found)
+
+
+def test_text_shorter_than_the_length_asked_for_is_refused(encoder):
+    with pytest.raises(IdentError, match="Text 1 has only 6 tokens, not 12; choose a corpus of longer texts"):
+        list(lengths.traces_by_length(encoder, [*make_texts(1, 30), "the river sings ."], [12]))
+
+
+def test_rank_bound_is_met_exactly_and_a_second_attention_changes_nothing(encoder, texts):
+    nullities = rank_bound.measure_nullity(encoder, texts, [8, 9, 10, 16])
+    assert len(nullities) == 3 * 4 * 3 * 2
+    assert (nullities["free"] == nullities["bound"]).all() and (
+        nullities["nullity"] == (nullities["n"] - 8).clip(0)
+    ).all()
+    summary = rank_bound.nullity_by_length(nullities).set_index("n")
+    assert summary["bound"].to_dict() == {8: 0, 9: 0, 10: 1, 16: 7}
+    assert set(summary["heads"]) == {18}
+    seconds, example = rank_bound.compare_with_second(encoder, texts[0], 20, [1, 3])
+    second, control = (seconds[seconds["attention"] == kind] for kind in ("second", "control"))
+    assert (second["head_output"] < 1e-9).all() and (second["final_hidden"] < 1e-9).all()
+    assert (control["head_output"] > 1e-3).all() and (control["final_hidden"] > 1e-3).all()
+    np.testing.assert_allclose(second["total_variation"], control["total_variation"], atol=1e-12)
+    assert example["raw"].shape == example["second"].shape == (20, 20) and len(example["tokens"]) == 20
+    c1 = rank_bound.judge_c1(nullities, seconds, RESAMPLES)
+    assert_judged({"C1": c1})
+    assert verdict("C1", c1) == "reproduced" and c1["n_sequences"] == 3
+
+
+def test_effective_attention_differs_beyond_the_bound_only(encoder, texts):
+    table = effective_attention.measure_correlation(encoder, texts, [6, 8, 12, 20])
+    short, beyond = table[table["n"] <= 8], table[table["n"] > 8]
+    np.testing.assert_allclose(short["correlation"], 1, atol=1e-12)
+    assert (
+        (short["removed"] == 0).all() and (beyond["removed"] > 1e-4).all() and (beyond["correlation"] < 0.999).all()
+    )
+    kinds = [f"raw to {group}" for group in effective_attention.TOKEN_GROUPS]
+    np.testing.assert_allclose(table[kinds].sum(axis=1), 1, atol=1e-12)  # the groups share all the attention
+    assert_judged({"C2": effective_attention.judge_c2(table, encoder.head_dim, RESAMPLES)})
+    received = effective_attention.attention_received(table, 20, RESAMPLES)
+    assert len(received) == 2 * 4 * 3
+    typical = effective_attention.typical_head(encoder.trace(texts[0], truncate=20))
+    assert typical["raw"].shape == typical["effective"].shape == (20, 20)
+    assert 1 <= typical["layer"] <= 3 and typical["head"] in (1, 2)
+    both = np.corrcoef(typical["raw"].flatten(), typical["effective"].flatten())[0, 1]
+    assert typical["correlation"] == pytest.approx(both, abs=1e-9)
+
+
+def test_groups_of_tokens(encoder):
+    trace = encoder.trace(("the boat , slowly !", "rings ?"))
+    groups = dict(zip(enumerate(trace.tokens), effective_attention.token_groups(trace), strict=True))
+    assert [g for (_, t), g in groups.items() if t == "[CLS]"] == ["first token"]
+    assert [g for (_, t), g in groups.items() if t == "[SEP]"] == ["separators"] * 2
+    assert [t for (_, t), g in groups.items() if g == "punctuation"] == [",", "!", "?"]
+    assert [t for (_, t), g in groups.items() if g == "other"] == ["the", "boat", "slowly", "ring", "##s"]
+
+
+@pytest.fixture(scope="module")
+def split(encoder):
+    return identity_retention.split_states(collect_states(encoder, make_texts(30, 12)), seed=0)
+
+
+def test_identity_is_measured_by_layer_and_judged(split):
+    found = identity_retention.measure_retention(split)
+    assert set(found) == {(mapping, layer) for mapping in ("naive", "ridge") for layer in (1, 2, 3)}
+    table = identity_retention.retention_table(found, split.test, RESAMPLES)
+    rate = table.set_index(["mapping", "layer", "lookup"])["value"]
+    for mapping, layer in found:
+        # A larger pool is harder, a looser hit is easier: these orders hold whatever the model.
+        assert rate[mapping, layer, "own all"] <= rate[mapping, layer, "own"] <= rate[mapping, layer, "word"]
+    chance = identity_retention.chance(split.test)
+    assert rate["ridge", 1, "own"] > 5 * chance
+    best = identity_retention.best_mapping(found)
+    assert best == max(
+        ("naive", "ridge"), key=lambda m: np.mean([found[m, i]["validation"].double().mean() for i in (1, 2, 3)])
+    )
+    measurements = identity_retention.judge_c3_c4(found, split.test, best, RESAMPLES)
+    assert_judged(measurements)
+    assert measurements["C3"]["value"] == pytest.approx(rate[best, 3, "own"])
+    assert measurements["C3"]["n_sequences"] == split.n_test_sequences
+    kinds = identity_retention.rates_by_kind_of_token(found, split.test, best, RESAMPLES)
+    assert set(kinds["layer"]) == {1, 2, 3} and "special token" in set(kinds["kind"])
+
+
+def test_angle_and_norm_are_measured_and_judged(split):
+    found = angle_vs_norm.measure_parts(split)
+    rates = angle_vs_norm.parts_table(found, split.test, RESAMPLES).set_index(["seen", "layer"])["value"]
+    for seen in ("norm", "one coordinate"):  # the later layers of a random model keep too little to compare
+        assert rates["direction", 1] > 3 * rates[seen, 1] and rates["full", 1] > 3 * rates[seen, 1]
+    c5 = angle_vs_norm.judge_c5(found, split.test, RESAMPLES)
+    assert_judged({"C5": c5})
+    assert c5["largest_norm_share"] == pytest.approx(max(rates["norm"] / rates["full"]))
+    moved = angle_vs_norm.measure_interventions(split, RESAMPLES)
+    assert set(moved["state"]) == {"as it is", "norm exchanged", "turned as far"}
+    lookups = angle_vs_norm.measure_lookups(split, RESAMPLES)
+    assert lookups["small"].between(0, 1).all() and len(lookups) == 3 * 2 * 3
+
+
+# Contributions. Two texts by hand: tokens of the first are special, other, special.
+
+BY_HAND = [
+    Attributed(
+        ("[CLS]", "river", "[SEP]"),
+        ("first token", "other", "separators"),
+        np.array([[[0.6, 0.3, 0.1], [0.5, 0.4, 0.1], [0.1, 0.7, 0.2]]]),
+    ),
+    Attributed(
+        ("[CLS]", "a", "an", "the", "."),
+        ("first token", "other", "other", "other", "punctuation"),
+        np.array([np.eye(5)[[0, 4, 2, 1, 1]] * 0.5 + 0.1]),
+    ),
+]
+
+
+def test_who_contributes_most_is_counted_by_hand():
+    found = contribution.main_contributors(BY_HAND).set_index("who")["value"] * 8
+    # First text: own, special, neighbour. Second: own, punctuation three away, own, neighbour two away, three away.
+    assert found.round(9).to_dict() == {
+        "own token": 3,
+        "neighbour (1 or 2 away)": 2,
+        "special token": 1,
+        "other token": 2,
+    }
+
+
+def test_own_contributions_are_pooled_over_tokens():
+    own = contribution.own_by_layer(BY_HAND, RESAMPLES)
+    assert own["value"].tolist() == pytest.approx([np.median([0.6, 0.4, 0.2, 0.6, 0.1, 0.6, 0.1, 0.1])])
+    others = contribution.other_by_layer(BY_HAND, RESAMPLES)
+    assert others["value"].tolist() == pytest.approx([1 - 2.7 / 8])
+    assert contribution.largest_by_layer(BY_HAND, RESAMPLES)["value"].tolist() == pytest.approx([3 / 8])
+    groups = contribution.own_by_group(BY_HAND, RESAMPLES).set_index("group")["value"]
+    assert groups["separators"] == pytest.approx(0.2) and groups["first token"] == pytest.approx(0.6)
+    shares = contribution.contribution_of_groups(BY_HAND, RESAMPLES).set_index("group")["value"]
+    assert shares.sum() == pytest.approx(1)
+    assert shares["separators"] == pytest.approx((0.1 + 0.1) / 8)  # the separator's share in itself is its own
+    offsets = contribution.contribution_by_offset(BY_HAND[:1], reach=2).set_index("offset")["value"]
+    assert offsets.to_dict() == pytest.approx({-2: 0.1, -1: 0.6, 0: 0.4, 1: 0.2, 2: 0.1})
+
+
+def test_corpus_is_attributed_once_and_judged(tmp_path, monkeypatch):
+    monkeypatch.setenv("IDENT_CACHE", str(tmp_path))
+    encoder = tiny_encoder("bert")
+    texts, settings = make_texts(3, 5), load_settings("smoke")
+    attributed = contribution.attribute_corpus(encoder, texts, settings)
+    assert [a.tokens for a in attributed] == [encoder.trace(t).tokens for t in texts]
+    for a in attributed:
+        np.testing.assert_allclose(a.contributions.sum(-1), 1, atol=1e-5)
+    assert_judged(
+        contribution.judge_c6_c7_c8(attributed, RESAMPLES) | {"C9": contribution.judge_c9(attributed, RESAMPLES)}
+    )
+    assert len(contribution.own_by_length(attributed)) == 3
+
+    def fail(*_args):
+        raise AssertionError("computed again")
+
+    encoder.model.register_forward_pre_hook(fail)  # whatever is kept needs no model
+    again = contribution.attribute_corpus(encoder, texts, settings)
+    assert all(np.array_equal(a.contributions, b.contributions) for a, b in zip(attributed, again, strict=True))
+    with pytest.raises(AssertionError, match="computed again"):
+        contribution.attribute_corpus(encoder, texts, load_settings("smoke", seed=1))
+
+
+def test_relative_change_by_hand():
+    before = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
+    assert rank_bound.relative_change(before, before + torch.tensor([[0.0, 0.0], [0.5, 0.0]])) == pytest.approx(0.1)
