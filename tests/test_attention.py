@@ -219,6 +219,12 @@ def test_rounding_in_float32_does_not_count_as_rank():
     assert int(nullity(combined).rank) == 8
     clear = nullity(combined)
     assert float(clear.smallest_kept) > 1e-2 and 0 < float(clear.largest_cut) < 1e-6
+    assert int(column_space(combined)[1].rank) == 8
+    assert left_null_space(combined, rows_sum_to_one=False).shape == (40, 32)
+    attention, _ = random_head(40, 8, seed=9)
+    with_values, with_combined = (effective_attention(attention, v).weights for v in (values, combined))
+    torch.testing.assert_close(with_combined, with_values, rtol=0, atol=1e-5)
+    assert (with_combined - attention).abs().max() > 0.01
     # The same numbers, with nothing to say that they were made in float32, look like full rank.
     assert int(nullity(combined.double()).rank) == 40
 
