@@ -212,8 +212,10 @@ CLAIMS: dict[str, Claim] = {
 
 
 def verdict(claim: str, measurement: Measurement | None) -> str:
-    """Judge one claim by its criterion; without a measurement it is not tested."""
-    return NOT_TESTED if measurement is None else CLAIMS[claim].decide(measurement)
+    """Judge one claim by its criterion; without a measurement, or without an interval to it, it is not tested."""
+    if measurement is None or not all(isfinite(measurement[end]) for end in ("low", "high") if end in measurement):
+        return NOT_TESTED
+    return CLAIMS[claim].decide(measurement)
 
 
 def check(measurements: dict[str, Measurement]) -> str:

@@ -184,9 +184,7 @@ def test_null_in_a_results_file_is_judged_and_shown(figures):
     written["C4"] = written["C4"] | {"largest_drop_share": None, "value": -0.95}
     write(figures / "smoke", "any", written)
     table = judge("smoke").set_index("claim")
-    assert table.loc["C2", "verdict"] == NOT_REPRODUCED
-    assert table.loc["C4", "verdict"] == IN_DIRECTION
-    assert table.loc["C7", "verdict"] == IN_DIRECTION  # the median is known to be below one half
+    assert set(table.loc[["C2", "C4", "C7"], "verdict"]) == {NOT_TESTED}  # a number without an interval is no verdict
     assert not re.search(r"\bnan\b|inf", " ".join(table["measured"]))
 
 

@@ -121,9 +121,7 @@ def prints_few_digits_where_checked(notebook: Notebook, name: str) -> bool:
     for cell in code_cells(notebook):
         if CHECKED in tags(cell):
             for output in cell.outputs:
-                text = _as_text(output.get("text", "")) + _as_text(
-                    output.get("data", {}).get("text/plain", "")
-                )
+                text = _as_text(output.get("text", "")) + _as_text(output.get("data", {}).get("text/plain", ""))
                 if re.search(rf"\d\.\d{{{MAX_DIGITS + 1},}}", text):
                     return False
     return True

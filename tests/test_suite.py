@@ -38,9 +38,7 @@ def write(folders):
     def write_notebook(name: str, *sources: str, parameters: tuple[str, ...] = (PARAMETERS,)) -> Path:
         cells = [new_markdown_cell(f"# The title of {name}", id="title")]
         tagged = {"tags": ["parameters"]}
-        cells += [
-            new_code_cell(p, metadata=dict(tagged), id=f"parameters-{i}") for i, p in enumerate(parameters)
-        ]
+        cells += [new_code_cell(p, metadata=dict(tagged), id=f"parameters-{i}") for i, p in enumerate(parameters)]
         cells += [new_code_cell(source, id=f"code-{i}") for i, source in enumerate(sources)]
         metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
         path = folders / "notebooks" / f"{name}.ipynb"
@@ -74,9 +72,7 @@ def test_the_kernel_is_this_interpreter_and_knows_profile_and_folders(write, fol
     spec = folders / "jupyter" / "kernels" / "python3"
     spec.mkdir(parents=True)
     argv = [str(folders / "no-python"), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    (spec / "kernel.json").write_text(
-        json.dumps({"argv": argv, "display_name": "other", "language": "python"})
-    )
+    (spec / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "other", "language": "python"}))
     monkeypatch.setenv("JUPYTER_PATH", str(folders / "jupyter"))
     monkeypatch.chdir(folders)
     monkeypatch.setenv("IDENT_FIGURES", "figures")
@@ -129,8 +125,7 @@ def test_a_failure_is_reported_and_the_others_still_run(write, folders):
     for line in (
         "02_bad, cell In [3]: ZeroDivisionError: division by zero",
         "03_leaves, cell In [2]: SystemExit: 0",
-        "04_dies, cell In [2]: DeadKernelError: the kernel died: exit code 7; "
-        "its last words: the disk is on fire",
+        "04_dies, cell In [2]: DeadKernelError: the kernel died: exit code 7; its last words: the disk is on fire",
         "05_hangs, cell In [3]: CellTimeoutError: the cell took longer than the limit of 3 s",
     ):
         assert f"failed {line}" in result.stdout

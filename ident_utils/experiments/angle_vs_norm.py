@@ -159,7 +159,7 @@ def judge_c5(found: dict[tuple[str, int], Tensor], test: TokenStates, resamples:
     pairs = paired_difference(found, test, resamples)
     rates = {key: hit.double().mean().item() for key, hit in found.items()}
     worst = pairs.loc[pairs["low"].idxmin()]
-    shares = {layer: rates["norm", layer] / rates["full", layer] for layer in pairs["layer"]}
+    shares = {layer: rates["norm", layer] / max(rates["full", layer], 1e-12) for layer in pairs["layer"]}
     return {key: worst[key] for key in ("value", "low", "high", "n_sequences")} | {
         "unit": "identification rate from the direction alone minus from the full state, worst layer",
         "worst_layer": f"layer {int(worst['layer'])}",
