@@ -104,6 +104,17 @@ def retention_table(
     return pd.DataFrame(rows)
 
 
+def naive_retention(states: TokenStates, resamples: int) -> pd.DataFrame:
+    """Return the rate of the bare hidden states, own token in the same sequence: layer, value, low, high."""
+    rows = []
+    for layer in range(1, len(states.hidden)):
+        hit = hits(identify(states.hidden[layer], states.inputs, pool=states.sequence))
+        rows.append(
+            {"layer": layer} | bootstrap_mean(by_sequence(hit, states.sequence), resamples=resamples).as_dict()
+        )
+    return pd.DataFrame(rows)
+
+
 def chance(test: TokenStates) -> float:
     """Return the rate of blind guessing within the own sequence: the mean over tokens of 1/n."""
     _, counts = torch.unique(test.sequence, return_counts=True)
