@@ -47,7 +47,9 @@ def plot_own_by_length(table: pd.DataFrame) -> Figure:
         ax.set_title(column)
     reference(axes[1], 0.075, "v1: 7.5%", place=0.02)
     axes[0].set_ylabel("median own contribution of the text")
-    return finish(figure, "Longer texts leave less to the own token", f"one point a text, {len(table)} texts")
+    rank = table.corr("spearman")["n"]
+    title = f"Rank correlation with length: {rank['first layer']:.2f} in the first layer, {rank['last layer']:.2f} in the last"
+    return finish(figure, title, f"one point a text, {len(table)} texts")
 
 
 @styled
@@ -58,7 +60,7 @@ def plot_own_by_group(table: pd.DataFrame) -> Figure:
     layer_axis(ax, table["layer"])
     ax.set(ylabel="median contribution of the own token", ylim=(0, None))
     ax.legend()
-    return finish(figure, "Every kind of token loses its share with depth", _note(table))
+    return finish(figure, "First tokens lose their own share within a few layers, words more slowly", _note(table))
 
 
 @styled
@@ -115,7 +117,7 @@ def plot_group_contribution(table: pd.DataFrame) -> Figure:
     layer_axis(ax, table["layer"])
     ax.set(ylabel="mean contribution to a hidden state", ylim=(0, 1))
     ax.legend(ncols=2)
-    return finish(figure, "Context words take over; special tokens give little", _note(table))
+    return finish(figure, "Other words take over from the own token", _note(table))
 
 
 @styled

@@ -82,7 +82,7 @@ def plot_interventions(table: pd.DataFrame) -> Figure:
     layer_axis(ax, table["layer"])
     ax.set(ylabel=RATE)
     ax.legend(loc="lower left")
-    return finish(figure, "A change of direction costs more than an equally long change of norm", _note(table))
+    return finish(figure, "What a step along the norm costs, and an equally long step across it", _note(table))
 
 
 @styled
@@ -95,4 +95,4 @@ def plot_lookups(table: pd.DataFrame) -> Figure:
         ax.set_title(mapping)
     axes[0].set(ylabel=RATE, ylim=(0, 1.03))
     axes[0].legend(loc="lower left")
-    return finish(figure, "L2 lookup loses because predictions are short, not because norms matter", _note(table))
+    return finish(figure, "L2 lookup finds less than cosine lookup, for a reason of its own", _note(table))
