@@ -48,7 +48,8 @@ def plot_own_by_length(table: pd.DataFrame) -> Figure:
     reference(axes[1], 0.075, "v1: 7.5%", place=0.02)
     axes[0].set_ylabel("median own contribution of the text")
     rank = table.corr("spearman")["n"]
-    title = f"Rank correlation with length: {rank['first layer']:.2f} in the first layer, {rank['last layer']:.2f} in the last"
+    first, last = rank["first layer"], rank["last layer"]
+    title = f"Rank correlation with length: {first:.2f} in the first layer, {last:.2f} in the last"
     return finish(figure, title, f"one point a text, {len(table)} texts")
 
 
