@@ -15,7 +15,15 @@ from ident_utils.progress import track
 from ident_utils.settings import Settings
 from ident_utils.stats import Interval, bootstrap_mean, bootstrap_median, trend_with_depth
 
-CODE = ("attribution", "models", "trace", "families", "hooks")  # what a contribution depends on
+CODE = (
+    "attribution/engine",
+    "attribution/estimate",
+    "attribution/methods",
+    "models",
+    "trace",
+    "families",
+    "hooks",
+)  # what a contribution depends on
 
 
 @dataclass(frozen=True)
