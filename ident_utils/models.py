@@ -4,6 +4,7 @@ import json
 import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -236,6 +237,21 @@ def _quiet_transformers() -> Iterator[None]:
     finally:
         transformers_logging.set_verbosity(level)
         transformers_logging.enable_progress_bar()
+
+
+def permuted(encoder: Encoder, seed: int = 0) -> Encoder:
+    """Return the model with the entries of every weight matrix of its layers shuffled: a control.
+
+    Sizes and distribution of the weights stay, what was learned goes.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    model = deepcopy(encoder.model)
+    for weight in model.get_submodule(encoder.family.layers).parameters():
+        if weight.ndim == 2:
+            order = torch.randperm(weight.numel(), generator=generator).to(weight.device)
+            weight.copy_(weight.flatten()[order].view_as(weight))
+    provenance = {"name": f"permuted {encoder.name}", "source": "shuffled weights", "seed": str(seed)}
+    return replace(encoder, name=f"permuted {encoder.name}", model=model, provenance=provenance)
 
 
 def untrained(encoder: Encoder, seed: int = 0) -> Encoder:

@@ -27,12 +27,16 @@ class Settings:
     attribution_sequences: int
     probes: int
     resamples: int
+    compare_models: tuple[str, ...]
+    control_sequences: int
+    control_tokens: int
+    exact_tokens: int
     folder: Path
 
     @property
     def models(self) -> tuple[str, ...]:
         """Name every model that the notebooks load under these settings."""
-        return (self.model,)
+        return tuple(dict.fromkeys((self.model, *self.compare_models)))
 
 
 def _profiles() -> dict[str, dict]:
@@ -66,12 +70,14 @@ def load_settings(
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise IdentError(f"The seed must be a non-negative whole number, not {seed!r}.")
 
-    values = profiles[name] | {"length_ratios": tuple(profiles[name]["length_ratios"])}
+    values = profiles[name] | {key: tuple(profiles[name][key]) for key in ("length_ratios", "compare_models")}
     changes = []
     for keys, value in ((("model",), model), (("corpus", "long_corpus"), corpus)):
         if value is not None and any(value != values[key] for key in keys):
             values |= dict.fromkeys(keys, value)
             changes.append(_slug(value))
+    if values["model"] != profiles[name]["model"]:
+        values["compare_models"] = (values["model"],)
     if seed:
         changes.append(f"seed{seed}")
     folder = figures_root() / "--".join([name, *changes])
@@ -87,4 +93,4 @@ def _slug(text: str) -> str:
 def describe(settings: Settings) -> dict[str, object]:
     """Return the settings as plain values, for provenance."""
     plain = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "folder"}
-    return plain | {"length_ratios": list(settings.length_ratios)}
+    return plain | {key: list(plain[key]) for key in ("length_ratios", "compare_models")}

@@ -23,7 +23,7 @@ def test_every_profile_is_complete_and_names_what_exists(figures):
     for name in profile_names():
         settings = load_settings(name)
         assert settings.folder == figures / name
-        assert settings.model in model_catalogue() and settings.models == (settings.model,)
+        assert set(settings.models) <= set(model_catalogue()) and settings.models[0] == settings.model
         assert {settings.corpus, settings.long_corpus} <= set(corpus_catalogue())
         assert settings.identity_sequences >= 7 and settings.probes >= 1 and settings.seed == 0
         assert list(settings.length_ratios) == sorted(settings.length_ratios)

@@ -89,15 +89,27 @@ def _accumulate(
 
 def spectral_squares(encoder: Encoder, encoding: Encoding, span: Span, *, chunk: int | None = None) -> Squares:
     """Compute the squared spectral norms: whole blocks, one input token at a time (short texts only)."""
+    return Squares(block_squares(encoder, encoding, span, chunk=chunk)["spectral"])
+
+
+def block_squares(encoder: Encoder, encoding: Encoding, span: Span, *, chunk: int | None = None) -> dict[str, Tensor]:
+    """Compute the squared size of every block by every definition at once: [T, n_out, n_in] each."""
     state, run = source_state(encoder, encoding, span), span_function(encoder, encoding, span)
     n, size = state.shape[1], chunk or tangents_per_chunk(encoder, state.shape[1])
-    columns = []
+    columns: list[dict[str, Tensor]] = []
     for token in track(range(n), "input tokens"):
         tangents = Tangents(torch.full((encoder.width,), token), torch.eye(encoder.width))
         pushed = [push(run, state, part, lambda t: t) for part in tangents.split(size)]
         blocks = torch.cat(pushed).permute(1, 2, 3, 0).double()  # [T, n_out, w, d]
-        columns.append(torch.linalg.eigvalsh(blocks @ blocks.mT)[..., -1].clamp(min=0))
-    return Squares(torch.stack(columns, dim=-1))
+        columns.append(
+            {
+                "jacobian": blocks.square().sum((-2, -1)),
+                "spectral": torch.linalg.eigvalsh(blocks @ blocks.mT)[..., -1].clamp(min=0),
+                "sum-gradient": blocks.sum(-2).square().sum(-1),
+                "gradient-x-input": (blocks @ state[0, token].double()).square().sum(-1),
+            }
+        )
+    return {method: torch.stack([column[method] for column in columns], dim=-1) for method in columns[0]}
 
 
 def sum_gradient_squares(

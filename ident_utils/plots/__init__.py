@@ -18,6 +18,13 @@ from ident_utils.plots.contribution import (
     plot_own_by_length,
     plot_own_contribution,
 )
+from ident_utils.plots.definitions import (
+    plot_controls,
+    plot_definitions,
+    plot_error_by_probes,
+    plot_heads_against_attribution,
+    plot_rollout,
+)
 from ident_utils.plots.identity import (
     plot_interventions,
     plot_kinds_of_token,
@@ -31,9 +38,13 @@ __all__ = [
     "plot_attention_received",
     "plot_attention_triptych",
     "plot_contribution_map",
+    "plot_controls",
     "plot_correlation",
+    "plot_definitions",
+    "plot_error_by_probes",
     "plot_group_contribution",
     "plot_heads",
+    "plot_heads_against_attribution",
     "plot_interventions",
     "plot_kinds_of_token",
     "plot_largest",
@@ -48,4 +59,5 @@ __all__ = [
     "plot_parts",
     "plot_raw_and_effective",
     "plot_retention",
+    "plot_rollout",
 ]

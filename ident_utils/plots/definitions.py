@@ -1,0 +1,86 @@
+"""Figures of notebook 07: definitions, sampling error, controls, attention against attribution."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ident_utils.plots.canvas import COLOURS, draw_curves, finish, layer_axis, new_figure, reference, styled
+
+
+@styled
+def plot_definitions(table: pd.DataFrame, note: str) -> Figure:
+    """Draw the median own contribution by layer for every definition; columns method, layer, value."""
+    figure, (ax,) = new_figure(3.3)
+    draw_curves(ax, table, "method")
+    layer_axis(ax, table["layer"])
+    ax.set(ylabel="median contribution of the own token", ylim=(0, None))
+    ax.legend()
+    last = table[table["layer"] == table["layer"].max()]["value"]
+    title = f"In the last layer the definitions give {last.min():.0%} to {last.max():.0%} to the own token"
+    return finish(figure, title, note)
+
+
+@styled
+def plot_error_by_probes(table: pd.DataFrame, note: str) -> Figure:
+    """Draw the error of a token's own contribution, the stated one, and that of the median over tokens, by probes."""
+    figure, axes = new_figure(3.2, 2, width=7.4)
+    layers = (table["layer"].min(), table["layer"].max())
+    names = {"error": "one token", "stated": "one token, stated", "median_error": "median over tokens"}
+    for ax, layer, where in zip(axes, layers, ("first", "last"), strict=True):
+        part = table[table["layer"] == layer].melt("probes", list(names), var_name="what").dropna()
+        draw_curves(ax, part.assign(what=part["what"].map(names)), "what", list(names.values()), x="probes")
+        ax.set(xscale="log", yscale="log", xlabel="random tangents for each input token")
+        ax.set_xticks(sorted(table["probes"].unique()), [str(k) for k in sorted(table["probes"].unique())])
+        ax.minorticks_off()
+        ax.set_title(f"{where} layer")
+    axes[0].set_ylabel("relative error")
+    axes[0].legend()
+    return finish(figure, "The error falls with the root of the number of probes, as stated", note)
+
+
+@styled
+def plot_controls(table: pd.DataFrame, note: str) -> Figure:
+    """Draw the median own contribution by layer under every control; columns condition, layer, value."""
+    figure, (ax,) = new_figure(3.5)
+    draw_curves(ax, table, "condition")
+    layer_axis(ax, table["layer"])
+    ax.set(ylabel="median contribution of the own token", ylim=(0, 1))
+    ax.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, 1.28))
+    reference(ax, 0.5, "one half", place=0.02)
+    last = table[table["layer"] == table["layer"].max()].set_index("condition")["value"]
+    title = f"Last layer: {last['untrained']:.0%} own when untrained, {last['trained model']:.0%} when trained"
+    return finish(figure, title, note)
+
+
+@styled
+def plot_heads_against_attribution(table: pd.DataFrame, note: str) -> Figure:
+    """Draw each head's correlation of attention with local attribution, raw and effective, by layer."""
+    figure, (ax,) = new_figure(3.4)
+    for i, (kind, marker) in enumerate((("raw", "o"), ("effective", "x"))):
+        shift = (i - 0.5) * 0.3
+        ax.plot(table["layer"] + shift, table[kind], marker, color=COLOURS[i], alpha=0.5, markersize=4)
+        median = table.groupby("layer")[kind].median()
+        ax.plot(median.index + shift, median, "-" if i == 0 else "--", color=COLOURS[i], label=f"{kind}, median head")
+    layer_axis(ax, table["layer"])
+    ax.set(ylabel="Pearson correlation with\nthe head's local attribution")
+    ax.legend()
+    medians = table[["raw", "effective"]].median()
+    title = f"Median correlation of a head: {medians['raw']:.2f} for raw attention, {medians['effective']:.2f} for effective"
+    return finish(figure, title, note)
+
+
+@styled
+def plot_rollout(table: pd.DataFrame, note: str) -> Figure:
+    """Draw by layer how attention agrees with attribution, inside a layer and from the input on."""
+    figure, (ax,) = new_figure(3.2)
+    long = table.melt("layer", var_name="what")
+    draw_curves(ax, long, "what")
+    layer_axis(ax, table["layer"])
+    ax.set(ylabel="rank correlation with attribution,\nother tokens")
+    reference(ax, 0, "none", place=0.02)
+    ax.set_ylim(min(-0.05, float(np.nanmin(long["value"])) - 0.05), 1.03)
+    ax.legend(title="attention", title_fontsize=8)
+    column = "rollout, from the input"
+    first, last = table[column].iloc[0], table[column].iloc[-1]
+    title = f"Rolled-out attention against attribution: correlation {first:.2f} in layer 1, {last:.2f} in the last"
+    return finish(figure, title, note)
