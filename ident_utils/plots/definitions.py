@@ -65,7 +65,7 @@ def plot_heads_against_attribution(table: pd.DataFrame, note: str) -> Figure:
     ax.set(ylabel="Pearson correlation with\nthe head's local attribution")
     ax.legend()
     medians = table[["raw", "effective"]].median()
-    title = f"Median correlation of a head: {medians['raw']:.2f} for raw attention, {medians['effective']:.2f} for effective"
+    title = f"Median correlation of a head: {medians['raw']:.2f} raw, {medians['effective']:.2f} effective"
     return finish(figure, title, note)
 
 
