@@ -26,6 +26,15 @@ CODE = (
 )  # what a contribution depends on
 
 
+DISTANCES = {
+    "own token": (0, 0),
+    "1 away": (1, 1),
+    "2 or 3 away": (2, 3),
+    "4 to 10 away": (4, 10),
+    "further": (11, 10**6),
+}
+
+
 @dataclass(frozen=True)
 class Attributed:
     """Hold one text with its contributions [L, n_out, n_in] and the group of each token."""
@@ -40,20 +49,24 @@ class Attributed:
         return np.diagonal(self.contributions, axis1=1, axis2=2)
 
 
-def attribute_corpus(encoder: Encoder, texts: Sequence[Text], settings: Settings) -> list[Attributed]:
+def attribute_corpus(
+    encoder: Encoder, texts: Sequence[Text], settings: Settings, *, truncate: int | None = None
+) -> list[Attributed]:
     """Attribute the hidden states of every text to its input tokens; finished texts are kept on disk."""
     attribute = remember(_attribute, ignore=["encoder"])
     weights = encoder.provenance.get("sha256") or encoder.name
     key = {"weights": weights, "dtype": str(encoder.dtype), "code": code_hash(*CODE)}
     return [
-        attribute(encoder, text, probes=settings.probes, seed=settings.seed + number, key=key)
+        attribute(encoder, text, probes=settings.probes, seed=settings.seed + number, key=key, truncate=truncate)
         for number, text in enumerate(track(texts, "texts"))
     ]
 
 
-def _attribute(encoder: Encoder, text: Text, *, probes: int, seed: int, key: dict[str, str]) -> Attributed:
-    contributions = hidden_token_attribution(encoder, text, probes=probes, seed=seed)
-    trace = encoder.trace(text)
+def _attribute(
+    encoder: Encoder, text: Text, *, probes: int, seed: int, key: dict[str, str], truncate: int | None = None
+) -> Attributed:
+    contributions = hidden_token_attribution(encoder, text, probes=probes, seed=seed, truncate=truncate)
+    trace = encoder.trace(text, truncate=truncate)
     return Attributed(trace.tokens, tuple(token_groups(trace)), contributions.float().cpu().numpy())
 
 
@@ -137,6 +150,84 @@ def contribution_of_groups(attributed: Sequence[Attributed], resamples: int) -> 
         tables.append(_by_layer(attributed, shares, bootstrap_mean, resamples).assign(group=group))
     own = _by_layer(attributed, [a.own for a in attributed], bootstrap_mean, resamples).assign(group="own token")
     return pd.concat([own, *tables], ignore_index=True)
+
+
+def distance_groups(attributed: Sequence[Attributed], resamples: int) -> pd.DataFrame:
+    """Return how much of a hidden state comes from how far: distance, layer, value, low, high, n_sequences."""
+    tables = []
+    for name, (near, far) in DISTANCES.items():
+        shares = []
+        for a in attributed:
+            places = np.arange(len(a.tokens))
+            away = np.abs(places[:, None] - places)
+            shares.append((a.contributions * ((away >= near) & (away <= far))).sum(-1))
+        tables.append(_by_layer(attributed, shares, bootstrap_mean, resamples).assign(distance=name))
+    return pd.concat(tables, ignore_index=True)
+
+
+def twin_table(attributed: Sequence[Attributed]) -> pd.DataFrame:
+    """Compare tokens that have a twin (the same word piece elsewhere in the text) with all others, by layer.
+
+    Columns: layer, ``twin``: mean contribution of a twin, ``others``: of any other input token that is neither the
+    own nor a twin, ``twin leads``: share of the tokens with a twin whose largest contributor is a twin.
+    """
+    rows = []
+    for layer in _layers(attributed):
+        of_twins, of_others, leads = [], [], []
+        for a in attributed:
+            tokens = np.array(a.tokens)
+            same = (tokens[:, None] == tokens) & ~np.eye(len(tokens), dtype=bool)
+            has_twin = same.any(1)
+            others = ~same & ~np.eye(len(tokens), dtype=bool)
+            weights = a.contributions[layer]
+            of_twins.append(weights[same])
+            of_others.append(weights[has_twin][others[has_twin]])
+            leads.append(same[np.arange(len(tokens)), weights.argmax(-1)][has_twin])
+        means = [float(np.mean(np.concatenate(x))) for x in (of_twins, of_others, leads)]
+        rows.append({"layer": layer + 1} | dict(zip(("twin", "others", "twin leads"), means, strict=True)))
+    return pd.DataFrame(rows)
+
+
+def special_exchange(attributed: Sequence[Attributed]) -> pd.DataFrame:
+    """Return the mean share that flows between special tokens and words: layer, flow, value.
+
+    ``words from special`` is the share of a word's state that comes from special tokens; ``special from words`` the
+    share of a special token's state that comes from words.
+    """
+    rows = []
+    for layer in _layers(attributed):
+        flows: dict[str, list[np.ndarray]] = {"words from special": [], "special from words": []}
+        for a in attributed:
+            special = np.isin(a.groups, ("first token", "separators"))
+            weights = a.contributions[layer]
+            flows["words from special"].append(weights[~special][:, special].sum(-1))
+            flows["special from words"].append(weights[special][:, ~special].sum(-1))
+        rows += [
+            {"layer": layer + 1, "flow": f, "value": float(np.mean(np.concatenate(v)))} for f, v in flows.items()
+        ]
+    return pd.DataFrame(rows)
+
+
+def compare_own(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Put the medians of several models under each other, by relative depth: model, layer, depth, value, low, high."""
+    return pd.concat(
+        [table.assign(model=name, depth=table["layer"] / table["layer"].max()) for name, table in tables.items()],
+        ignore_index=True,
+    )
+
+
+def own_by_cut(
+    encoder: Encoder, passages: Sequence[Text], lengths: Sequence[int], settings: Settings
+) -> pd.DataFrame:
+    """Cut the same passages to several lengths: model, n, layer (first, last), value (median own contribution)."""
+    rows = []
+    for n in lengths:
+        cuts = [" ".join(str(passage).split()[:n]) for passage in passages]
+        attributed = attribute_corpus(encoder, cuts, settings, truncate=n)
+        for name, layer in (("first layer", 0), ("last layer", -1)):
+            value = float(np.median(np.concatenate([a.own[layer] for a in attributed])))
+            rows.append({"model": encoder.name, "n": n, "layer": name, "value": value})
+    return pd.DataFrame(rows)
 
 
 def main_contributors(attributed: Sequence[Attributed]) -> pd.DataFrame:

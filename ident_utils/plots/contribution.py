@@ -135,3 +135,46 @@ def plot_contribution_map(contributions: np.ndarray, tokens: Sequence[str], laye
     return finish(
         figure, "The diagonal fades and columns appear", f"n = {len(tokens)} tokens; panels share their scale"
     )
+
+
+@styled
+def plot_models(table: pd.DataFrame, note: str) -> Figure:
+    """Draw the median own contribution of several models against relative depth; columns as in ``compare_own``."""
+    figure, (ax,) = new_figure(3.3)
+    draw_curves(ax, table, "model", x="depth")
+    reference(ax, 0.075, "v1: 7.5% in the last layer (BERT-base)", place=0.02)
+    ax.set(xlabel="layer, as a share of all layers", ylabel="median contribution of the own token", ylim=(0, None))
+    ax.legend()
+    ends = table[table["depth"] == 1].set_index("model")["value"]
+    title = "Last layer: " + ", ".join(f"{value:.1%} in {name}" for name, value in ends.items())
+    return finish(figure, title, note)
+
+
+@styled
+def plot_own_by_cut(table: pd.DataFrame, note: str) -> Figure:
+    """Draw the median own contribution of the same passages cut to several lengths, beside an equal share 1/n."""
+    figure, axes = new_figure(3.1, 2, share=False, width=7.2)
+    for ax, layer in zip(axes, ("first layer", "last layer"), strict=True):
+        part = table[table["layer"] == layer]
+        draw_curves(ax, part, "model", x="n")
+        lengths = sorted(part["n"].unique())
+        ax.plot(lengths, [1 / n for n in lengths], color="0.5", lw=1, ls=":", label="equal share 1/n")
+        ax.set(xlabel="tokens kept n", ylim=(0, None))
+        ax.set_xticks(lengths)
+        ax.set_title(layer)
+    axes[0].set_ylabel("median own contribution")
+    axes[1].legend()
+    return finish(figure, "The same passages, cut to several lengths", note)
+
+
+@styled
+def plot_distances(table: pd.DataFrame) -> Figure:
+    """Draw the share that comes from each distance by layer; columns as in ``distance_groups``."""
+    figure, (ax,) = new_figure(3.3)
+    draw_curves(ax, table, "distance")
+    layer_axis(ax, table["layer"])
+    ax.set(ylabel="share of a hidden state", ylim=(0, None))
+    ax.legend(ncols=2, title="distance of the input token", title_fontsize=8)
+    far = table[table["distance"] == "further"].sort_values("layer")["value"]
+    title = f"From more than ten places away: {far.iloc[0]:.0%} in layer 1, {far.iloc[-1]:.0%} in the last"
+    return finish(figure, title, _note(table))
