@@ -104,7 +104,7 @@ def block_squares(encoder: Encoder, encoding: Encoding, span: Span, *, chunk: in
         columns.append(
             {
                 "jacobian": blocks.square().sum((-2, -1)),
-                "spectral": torch.linalg.eigvalsh(blocks @ blocks.mT)[..., -1].clamp(min=0),
+                "spectral": _largest_eigenvalue(blocks @ blocks.mT),
                 "sum-gradient": blocks.sum(-2).square().sum(-1),
                 "gradient-x-input": (blocks @ state[0, token].double()).square().sum(-1),
             }
@@ -171,3 +171,16 @@ def _pooled_relative_variance(mean: Tensor, variance: Tensor) -> Tensor:
         # A squared norm is close to a gamma variable, for which the average of v / m^2 is w / (1 + w).
         pooled = torch.where(where, average / (1 - average), pooled)
     return pooled
+
+
+def _largest_eigenvalue(matrices: Tensor) -> Tensor:
+    """Return the largest eigenvalue of symmetric matrices [..., w, w]: [...].
+
+    On one thread: the solver's many small steps make threads wait for each other, longer than they work.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return torch.linalg.eigvalsh(matrices)[..., -1].clamp(min=0)
+    finally:
+        torch.set_num_threads(threads)

@@ -209,7 +209,7 @@ def special_exchange(attributed: Sequence[Attributed]) -> pd.DataFrame:
 
 
 def compare_own(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """Put the medians of several models under each other, by relative depth: model, layer, depth, value, low, high."""
+    """Put the medians of several models under each other, model, layer, depth (a share), value, low, high."""
     return pd.concat(
         [table.assign(model=name, depth=table["layer"] / table["layer"].max()) for name, table in tables.items()],
         ignore_index=True,
