@@ -76,8 +76,8 @@ def _rank_correlation(one: Tensor, other: Tensor) -> float:
 def sum_gradient_of_untrained(encoder: Encoder, text: Text, seed: int = 0) -> pd.DataFrame:
     """Compare the sum-gradient with the Jacobian, trained and untrained, in float32 and float64, in the last layer.
 
-    Columns: model, precision, relative size (root of the summed squares over that of the Jacobian, both per
-    component), own contribution (median, as if it were a result).
+    Columns: model, precision, relative size (root of the summed squares over that of the Jacobian), rows not
+    zero (share of hidden states), own contribution (mean over those rows, as if it were a result; NaN if none).
     """
     rows = []
     for model in (encoder, untrained(encoder, seed)):
@@ -91,7 +91,8 @@ def sum_gradient_of_untrained(encoder: Encoder, text: Text, seed: int = 0) -> pd
                     "model": "untrained" if model is not encoder else "trained",
                     "precision": str(version.dtype).removeprefix("torch."),
                     "relative size": (gradient.sum() / jacobian.sum()).sqrt().item(),
-                    "own contribution": own_contribution(shares(gradient)).median().item(),
+                    "rows not zero": (gradient.sum(-1) > 0).double().mean().item(),
+                    "own contribution": own_contribution(shares(gradient))[gradient.sum(-1) > 0].mean().item(),
                 }
             )
     return pd.DataFrame(rows)
