@@ -79,7 +79,7 @@ def rates_by(
 
 
 def kinds_and_twins(own: Tensor, test: TokenStates, kinds: np.ndarray) -> pd.DataFrame:
-    """Cross kinds of token with twins for one layer: rates, kinds as rows, twins as columns, and the tokens behind."""
+    """Cross kinds of token with twins for one layer: rates and counts of tokens, kinds as rows, twins as columns."""
     table = pd.DataFrame({"kind": kinds, "twin": twins(test), "own": own.double().numpy()})
     rates = table.pivot_table(index="kind", columns="twin", values="own", aggfunc=["mean", "count"], observed=True)
     return rates.reindex([kind for kind in KINDS if kind in rates.index])
