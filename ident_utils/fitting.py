@@ -14,6 +14,7 @@ RIDGE_STRENGTHS = tuple(10.0**power for power in range(-4, 5))  # times the mean
 DEFAULT_STRENGTH = 1e-2  # without validation
 RATES = {"linear": 3e-3, "mlp": 2e-3}
 EPOCHS, BATCH = 6, 256
+STEPS = 240  # at least, so that little data does not also mean little training
 
 
 def mapping_loss(predicted: Tensor, inputs: Tensor, loss: str) -> Tensor:
@@ -79,10 +80,12 @@ def fit_by_descent(
     white, held_white = apply((whiten,), hidden.float()), None if held is None else apply((whiten,), held.float())
     inputs = inputs.float()
     body = _initialised(kind, hidden.shape[1], inputs, seed)
-    step = _stepper(body, kind, max(1, -(-len(white) // BATCH)))
+    per_epoch = -(-len(white) // BATCH)
+    epochs = max(EPOCHS, -(-STEPS // per_epoch))
+    step = _stepper(body, kind, per_epoch, epochs)
     generator = torch.Generator().manual_seed(seed)
-    scores, layers, best = {}, None, EPOCHS
-    for epoch in range(1, EPOCHS + 1):
+    scores, layers, best = {}, None, epochs
+    for epoch in range(1, epochs + 1):
         for batch in torch.randperm(len(white), generator=generator).split(BATCH):
             step(mapping_loss(body(white[batch]), inputs[batch], loss))
         if score is not None:
@@ -106,12 +109,12 @@ def _initialised(kind: str, width: int, inputs: Tensor, seed: int) -> nn.Sequent
     return nn.Sequential(*steps)
 
 
-def _stepper(body: nn.Module, kind: str, per_epoch: int) -> Callable[[Tensor], None]:
+def _stepper(body: nn.Module, kind: str, per_epoch: int, epochs: int) -> Callable[[Tensor], None]:
     """Return a function that takes one step down a loss."""
     warm = max(1, per_epoch // 2)
     optimiser = torch.optim.AdamW(body.parameters(), lr=RATES[kind], fused=True)
     ramp = torch.optim.lr_scheduler.LinearLR(optimiser, 1 / warm, total_iters=warm)
-    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, EPOCHS * per_epoch - warm))
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, epochs * per_epoch - warm))
     schedule = torch.optim.lr_scheduler.SequentialLR(optimiser, [ramp, decay], [warm])
 
     def step(loss: Tensor) -> None:

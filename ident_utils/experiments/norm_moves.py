@@ -34,8 +34,8 @@ def measure_interventions(fits: Fits, split: Split, resamples: int, *, seed: int
 def measure_lookups(fits: Fits, split: Split, resamples: int) -> pd.DataFrame:
     """Compare cosine lookup, L2 lookup, and L2 lookup of predictions rescaled to the inputs' mean norm.
 
-    For every mapping in ``fits``. ``small`` is the share of retrieved inputs that are among the three of smallest norm
-    in their sequence; ``length`` the median norm of the predictions, relative to that of the inputs.
+    For every mapping in ``fits``. ``small`` is the share of retrieved inputs that are among the three of smallest
+    norm in their sequence; ``length`` the median norm of the predictions, relative to that of the inputs.
     Columns: mapping, lookup, layer, value, low, high, n_sequences, small, length.
     """
     rows = []
