@@ -24,6 +24,7 @@ class Settings:
     length_ratios: tuple[float, ...]
     attention_sequences: int
     identity_sequences: int
+    control_sequences: int
     attribution_sequences: int
     probes: int
     resamples: int
