@@ -1,5 +1,7 @@
 """Mappings against closed forms and scikit-learn, and the traps of real hidden states."""
 
+import itertools
+
 import pytest
 import torch
 from sklearn.linear_model import Ridge
@@ -156,7 +158,7 @@ def test_best_epoch_by_validation_is_kept(kind):
 def test_score_chooses_in_place_of_the_loss(kind, loss):
     hidden, inputs = data(120, 10, 4, noise=3.0)
     fresh, truth = data(60, 10, 4, seed=1, noise=3.0)
-    calls = iter(range(100))  # the later the better: what is chosen must be what was tried last
+    calls = itertools.count()  # the later the better: what is chosen must be what was tried last
     mapping = fit_mapping(hidden, inputs, kind, loss, validation=(fresh, truth), score=lambda _: -next(calls))
     assert mapping.chosen == list(mapping.validation)[-1]
 
