@@ -74,4 +74,4 @@ def plot_before_norm(after: pd.DataFrame, before: pd.DataFrame) -> Figure:
     rates = before.pivot(index="layer", columns="seen", values="value")
     gap = (rates["direction"] - rates["full"]).min()
     title = f"Where the norm is free, direction minus full is {gap:+.3f} in the worst layer"
-    return finish(figure, title, sample_note(before))
+    return finish(figure, title, f"after: {sample_note(after)}; before: {int(before['n_sequences'].max())} sequences")
