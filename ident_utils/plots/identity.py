@@ -67,21 +67,26 @@ def plot_controls(table: pd.DataFrame, mapping: str, chance: float) -> Figure:
     title = (
         f"Knowing the word alone would find {last['word only']:.0%}, the position alone {last['position only']:.0%}"
     )
-    return finish(figure, title)
+    counts = table.drop_duplicates("n_sequences")["n_sequences"].sort_values()
+    note = " or ".join(str(int(n)) for n in counts) + " test sequences; bands: 95% bootstrap over sequences"
+    return finish(figure, title, note)
 
 
 @styled
 def plot_steps(table: pd.DataFrame) -> Figure:
     """Draw how far layers move states, and how much of it all tokens share, for several models."""
     figure, axes = new_figure(3.2, 2, width=7.6, share=False)
-    labels = ("length of the step, relative to the state", "share common to all tokens of the sequence")
+    labels = ("length relative to the state", "share common to the sequence")
     for ax, column, label in zip(axes, ("moved", "common"), labels, strict=True):
         draw_curves(ax, table.rename(columns={column: "value"}), "model")
         layer_axis(ax, table["layer"])
         ax.set(ylabel=label, ylim=(0, None))
-    axes[0].legend(loc="center right")
+    axes[1].legend(loc="best")
     moved = table.groupby("model", sort=False)["moved"].mean()
-    return finish(figure, f"An untrained layer moves a state by {moved['untrained']:.0%}, a trained one further")
+    return finish(
+        figure,
+        f"A layer moves a state by {moved['trained']:.0%} of its length, an untrained one by {moved['untrained']:.0%}",
+    )
 
 
 @styled
