@@ -85,7 +85,7 @@ def plot_steps(table: pd.DataFrame) -> Figure:
     moved = table.groupby("model", sort=False)["moved"].mean()
     return finish(
         figure,
-        f"A layer moves a state by {moved['trained']:.0%} of its length, an untrained one by {moved['untrained']:.0%}",
+        f"A layer moves a state by {moved['trained']:.0%} of its length, an untrained one {moved['untrained']:.0%}",
     )
 
 
