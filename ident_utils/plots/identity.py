@@ -55,14 +55,14 @@ def plot_mappings(table: pd.DataFrame, chance: float) -> Figure:
 @styled
 def plot_controls(table: pd.DataFrame, mapping: str, chance: float) -> Figure:
     """Draw the result of ``mapping`` among its controls, all in the column mapping."""
-    figure, (ax,) = new_figure(4.4)
+    figure, (ax,) = new_figure(3.8, width=8.2)
     draw_curves(
         ax, table, "mapping", [mapping, *(name for name in dict.fromkeys(table["mapping"]) if name != mapping)]
     )
     reference(ax, chance, f"chance: {chance:.3f}", place=0.98)
     layer_axis(ax, table["layer"])
     ax.set(ylabel=RATE, ylim=(-0.01, 1.03))
-    figure.legend(loc="outside lower center", ncols=3)
+    figure.legend(loc="outside right upper")
     last = table[table["layer"] == table["layer"].max()].set_index("mapping")["value"]
     title = (
         f"Knowing the word alone would find {last['word only']:.0%}, the position alone {last['position only']:.0%}"
