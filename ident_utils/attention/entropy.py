@@ -19,6 +19,7 @@ from ident_utils.checks import check_attention_and_values, check_finite, check_r
 
 TOLERANCE = 1e-13  # of the gradient in an orthonormal basis: weights sum to one, so this is absolute and relative
 FAILED = 1e-9  # a row that stays further away than this keeps its own attention
+LONGEST_STEP = 40.0  # in logits
 SMALLEST_LOG = -690.0  # log of about 1e-300, in place of log 0
 
 
@@ -98,9 +99,7 @@ def _newton(raw: Tensor, basis: Tensor, bias: Tensor, max_steps: int) -> tuple[T
         active = active[unfinished]
         s, b, goal, weights = s[unfinished], b[unfinished], goal[unfinished], weights[unfinished]
         gradient, value = gradient[unfinished], value[unfinished]
-        mean = weights @ basis
-        curvature = (weights @ products).reshape(-1, k, k) - mean[:, :, None] * mean[:, None, :]
-        step = _newton_step(curvature, gradient, damping[active])
+        step = _newton_step(_curvature(weights, basis, products), gradient, damping[active])
         taken, accepted = _line_search(s, step, basis, b, goal, value, gradient)
         slopes[active] = taken
         steps[active] += 1
@@ -117,6 +116,14 @@ def _start(raw: Tensor, basis: Tensor, bias: Tensor, target: Tensor) -> Tensor:
     return torch.where(better[:, None], fitted, plain)
 
 
+def _curvature(weights: Tensor, basis: Tensor, products: Tensor) -> Tensor:
+    """Return the second derivative of f, U^T (diag p - p p^T) U, of every row: [r, k, k]."""
+    k = basis.shape[1]
+    mean = weights @ basis
+    second = (weights @ products).reshape(-1, k, k)
+    return second.baddbmm_(mean[:, :, None], mean[:, None, :], alpha=-1)
+
+
 def _dual(slopes: Tensor, basis: Tensor, bias: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return weights [r, n], gradient [r, k] and value [r] of f."""
     logits = bias + slopes @ basis.mT
@@ -127,12 +134,13 @@ def _dual(slopes: Tensor, basis: Tensor, bias: Tensor, target: Tensor) -> tuple[
 
 def _newton_step(curvature: Tensor, gradient: Tensor, damping: Tensor) -> Tensor:
     """Solve (curvature + damping) step = -gradient, with more damping where the curvature is singular to rounding."""
-    eye = torch.eye(curvature.shape[-1], dtype=curvature.dtype)
-    damping = damping.clone()
-    factor, info = torch.linalg.cholesky_ex(curvature + damping[:, None, None] * eye)
+    curvature.diagonal(dim1=-2, dim2=-1).add_(damping[:, None])
+    factor, info = torch.linalg.cholesky_ex(curvature)
+    more = damping * 100
     while bool((bad := info > 0).any()):
-        damping[bad] *= 100
-        factor[bad], info[bad] = torch.linalg.cholesky_ex(curvature[bad] + damping[bad, None, None] * eye)
+        curvature.diagonal(dim1=-2, dim2=-1).add_((more * bad)[:, None])
+        factor[bad], info[bad] = torch.linalg.cholesky_ex(curvature[bad])
+        more = more * 100
     return -torch.cholesky_solve(gradient[..., None], factor)[..., 0]
 
 
@@ -142,7 +150,8 @@ def _line_search(
     """Halve the step of each row until f or, near the minimum, its gradient falls: new slopes, and was one found."""
     descent = (step * gradient).sum(-1)
     size = gradient.norm(dim=-1)
-    length = torch.ones_like(descent)
+    # A step that changes a logit by many units leaves the region in which the curvature means anything.
+    length = (LONGEST_STEP / (step @ basis.mT).abs().amax(-1)).clamp_max(1.0)
     waiting = torch.ones_like(descent, dtype=torch.bool)
     result = slopes.clone()
     for _ in range(30):
@@ -152,7 +161,8 @@ def _line_search(
         tried = slopes[rows] + length[rows, None] * step[rows]
         _, new_gradient, new_value = _dual(tried, basis, bias[rows], target[rows])
         fine = new_value <= value[rows] + 1e-4 * length[rows] * descent[rows]
-        fine |= new_gradient.norm(dim=-1) < 0.9 * size[rows]  # f itself no longer changes in its last digit
+        level = new_value <= value[rows] + 1e-12 * (1 + value[rows].abs())
+        fine |= level & (new_gradient.norm(dim=-1) < 0.9 * size[rows])  # f no longer changes but in its last digit
         result[rows[fine]] = tried[fine]
         waiting[rows[fine]] = False
         length[rows[~fine]] /= 2
