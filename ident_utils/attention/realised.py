@@ -33,7 +33,9 @@ def write_attention(encoder: "Encoder", hidden: Tensor, slopes: Tensor) -> "Enco
     parts = (part(model, encoder.family) for part in (query_projections, key_projections, value_projections))
     for layer, (query, key, value) in enumerate(zip(*parts, strict=True)):
         if key.weight.shape != value.weight.shape:
-            raise ValueError(f"keys {tuple(key.weight.shape)} and values {tuple(value.weight.shape)} differ in width.")
+            raise ValueError(
+                f"keys {tuple(key.weight.shape)} and values {tuple(value.weight.shape)} differ in width."
+            )
         wanted = slopes[layer].transpose(0, 1).flatten(1).double() * encoder.head_dim**0.5  # [n, H * d_v]
         # An orthogonal decomposition that cuts dependent states, and works when n < d.
         solution = torch.linalg.lstsq(hidden[layer].double().cpu(), wanted.cpu(), driver="gelsd").solution

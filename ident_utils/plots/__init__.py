@@ -3,10 +3,20 @@
 from ident_utils.plots.attention import (
     plot_attention_received,
     plot_attention_triptych,
+    plot_by_head,
     plot_correlation,
     plot_heads,
+    plot_not_a_distribution,
     plot_nullity,
     plot_raw_and_effective,
+    plot_spectrum,
+)
+from ident_utils.plots.beyond import (
+    plot_certain_part,
+    plot_moved_by_head,
+    plot_replacement,
+    plot_row_intervals,
+    plot_wide_intervals,
 )
 from ident_utils.plots.contribution import (
     plot_contribution_map,
@@ -30,6 +40,8 @@ from ident_utils.plots.identity import (
 __all__ = [
     "plot_attention_received",
     "plot_attention_triptych",
+    "plot_by_head",
+    "plot_certain_part",
     "plot_contribution_map",
     "plot_correlation",
     "plot_group_contribution",
@@ -40,6 +52,8 @@ __all__ = [
     "plot_lookups",
     "plot_main_contributors",
     "plot_mappings",
+    "plot_moved_by_head",
+    "plot_not_a_distribution",
     "plot_nullity",
     "plot_offsets",
     "plot_own_by_group",
@@ -47,5 +61,9 @@ __all__ = [
     "plot_own_contribution",
     "plot_parts",
     "plot_raw_and_effective",
+    "plot_replacement",
     "plot_retention",
+    "plot_row_intervals",
+    "plot_spectrum",
+    "plot_wide_intervals",
 ]
