@@ -27,7 +27,7 @@ SMALLEST_LOG = -690.0  # log of about 1e-300, in place of log 0
 class Alternative:
     """Hold attention that a softmax over the values as keys makes, with the same output as the one given."""
 
-    weights: Tensor  # [..., r, n], float64, rows sum to one
+    weights: Tensor  # [..., r, n], float64, rows sum to one; positive, but a weight below 1e-323 becomes zero
     slopes: Tensor  # [..., r, d_v]: weights = softmax(bias + slopes V^T) up to rounding
     error: Tensor  # [..., r], largest change of a component of the output, over the largest value
     converged: Tensor  # [..., r], False: no such row was found, and the row is the one given
@@ -74,7 +74,7 @@ def _solve_head(raw: Tensor, values: Tensor, bias: Tensor, eps: float, max_steps
     slopes, steps = _newton(raw, basis, bias, max_steps)
     weights = _polished(torch.softmax(bias + slopes @ basis.mT, -1), raw, basis)
     far = ((weights - raw) @ basis).abs().amax(-1) if k else torch.zeros(len(raw), dtype=raw.dtype)
-    converged = (far < FAILED) & (weights > 0).all(-1)
+    converged = far < FAILED
     weights = torch.where(converged[:, None], weights, raw)
     scale = values.abs().max().clamp_min(torch.finfo(raw.dtype).tiny)
     error = ((weights - raw) @ values).abs().amax(-1) / scale

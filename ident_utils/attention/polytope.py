@@ -11,6 +11,9 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 import torch
+from highspy._core import (
+    _Highs,
+)  # highspy.Highs without callbacks, which print a banner before they can be told not to
 from torch import Tensor
 
 from ident_utils.attention.ranks import column_space
@@ -55,7 +58,7 @@ class RowPolytope:
         self.basis = basis[:, : int(rank.rank)].numpy()  # [n, k]
         self.n, self.free = len(self.basis), int(rank.nullity)
         self._ones = self.basis.sum(0)  # B @ this is the vector of ones
-        self._solver = highspy.Highs()
+        self._solver = _Highs()
         for name, value in OPTIONS.items():
             self._solver.setOptionValue(name, value)
         self._row: np.ndarray | None = None
