@@ -124,24 +124,25 @@ def compare_readings(table: pd.DataFrame) -> pd.DataFrame:
     return found.groupby("model").mean().assign(weights=found.groupby("model").size()).reset_index()
 
 
-def readable_head(trace: Trace, *, spread: float = 8.0) -> dict[str, object]:
-    """Pick the head of the middle layer with a median perplexity nearest to ``spread``, and bound what it shows.
+def readable_head(trace: Trace) -> dict[str, object]:
+    """Pick the head whose rows spread as those of the median head do, and bound what it shows.
 
     Returns layer and head (from 1), tokens, raw [n, n], low [n, n] (lower ends of weights above 0.05, else 0), and
-    for one row (that of median width) a table of all its weights: token, weight, low, high, gap.
+    for one row (upper quartile of the head's rows by their widest interval) a table of all its weights: token,
+    weight, low, high, gap.
     """
-    layer = (trace.attention.shape[0] - 1) // 2
-    weights = trace.attention[layer].double()
-    head = int((perplexity(weights).median(-1).values - spread).abs().argmin())
-    raw, polytope = weights[head], RowPolytope(trace.values[layer, head])
+    spread = perplexity(trace.attention.double()).mean(-1)
+    typical = int(spread.flatten().argsort()[spread.numel() // 2])
+    layer, head = divmod(typical, spread.shape[1])
+    raw, polytope = trace.attention[layer, head].double(), RowPolytope(trace.values[layer, head])
     low, widths = torch.zeros_like(raw), []
     for i, row in enumerate(raw.numpy()):
         ends = {j: polytope.interval(row, j) for j in np.flatnonzero(row > NOTABLE)}
         for j, (least, _, _) in ends.items():
             low[i, j] = least
         widths.append(max((most - least for least, most, _ in ends.values()), default=0.0))
-    row = int(np.argsort(widths)[len(widths) // 2])
+    row = int(np.argsort(widths)[3 * len(widths) // 4])
     ends = [polytope.interval(raw[row].numpy(), j) for j in range(len(raw))]
-    table = pd.DataFrame(ends, columns=["low", "high", "gap"]).assign(weight=raw[row], token=trace.tokens)
+    table = pd.DataFrame(ends, columns=["low", "high", "gap"]).assign(weight=raw[row].numpy(), token=trace.tokens)
     found = {"layer": layer + 1, "head": head + 1, "row": row, "tokens": trace.tokens}
     return found | {"raw": raw.numpy(), "low": low.numpy(), "table": table}

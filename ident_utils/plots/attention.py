@@ -37,7 +37,7 @@ def plot_nullity(table: pd.DataFrame) -> Figure:
         reference(ax, head_dim, f"d_v = {head_dim}", axis="x", place=0.6)
         ax.set(xlabel="sequence length n (tokens)", title=model)
     axes[0].set_ylabel("free dimensions of a row\n(nullity)")
-    axes[0].legend(loc="upper left", fontsize=6.5)
+    axes[0].legend(loc="lower right", fontsize=6, bbox_to_anchor=(1.0, 0.06))
     exact = (table["smallest"] == table["bound"]).all() and (table["largest"] == table["bound"]).all()
     below = int((table["smallest"] < table["bound"]).sum())
     title = "Every head is exactly as free as the bound says" if exact else f"Lengths below the bound: {below}"
@@ -152,11 +152,10 @@ def plot_not_a_distribution(table: pd.DataFrame, head_dim: int) -> Figure:
     left.legend(fontsize=7)
     left.set_title("negative weights")
     middle.fill_between(n, table["row_sum_low"], table["row_sum_high"], color=COLOURS[0], alpha=0.3, lw=0)
-    middle.plot(n, table["row_sum_low"], "o-", color=COLOURS[0], label="5% and 95% quantile of a head's rows")
+    middle.plot(n, table["row_sum_low"], "o-", color=COLOURS[0])
     middle.plot(n, table["row_sum_high"], "o-", color=COLOURS[0])
     reference(middle, 1, "a distribution", place=0.02)
-    middle.legend(fontsize=7)
-    middle.set_title("sum of a row")
+    middle.set_title("sum of a row, 5% to 95%")
     right.plot(n, table["top_kept"], "o-", color=COLOURS[0])
     right.set(title="rows with the same top token", ylim=(0, 1.05))
     for ax in (left, middle, right):

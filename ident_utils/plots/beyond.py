@@ -61,7 +61,8 @@ def plot_wide_intervals(by_length: pd.DataFrame, by_concentration: pd.DataFrame)
     draw_curves(right, table, "model", x="x")
     right.set_xticks(range(len(classes)), classes)
     right.set(
-        xlabel="perplexity of the row (tokens it spreads over)", ylabel="mean width of the largest weight's interval"
+        xlabel="perplexity of the row (tokens it spreads over)",
+        ylabel="mean width of the interval\nof a row's largest weight",
     )
     right.set_ylim(0, None)
     right.legend(fontsize=7)
