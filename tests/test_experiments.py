@@ -20,11 +20,14 @@ from ident_utils.experiments import (
     identity_neighbours,
     identity_retention,
     identity_transfer,
+    intervals,
     layer_norm_caveat,
     lengths,
     norm_information,
     norm_moves,
+    precision,
     rank_bound,
+    replacement,
 )
 from ident_utils.experiments.contribution import Attributed
 from ident_utils.families import layer_norms
@@ -106,6 +109,63 @@ def test_effective_attention_differs_beyond_the_bound_only(encoder, texts):
     assert 1 <= typical["layer"] <= 3 and typical["head"] in (1, 2)
     both = np.corrcoef(typical["raw"].flatten(), typical["effective"].flatten())[0, 1]
     assert typical["correlation"] == pytest.approx(both, abs=1e-9)
+
+
+def test_rows_of_effective_attention_are_distributions_up_to_the_bound_only(encoder, texts):
+    table = effective_attention.measure_correlation(encoder, texts, [8, 20])
+    short, beyond = (table[table["n"] == n] for n in (8, 20))
+    assert (short["negative"] == 0).all() and (short["top_kept"] == 1).all()
+    np.testing.assert_allclose(short[["row_sum_low", "row_sum_high"]], 1, atol=1e-12)
+    assert (beyond["negative_mass"] > 0.01).mean() > 0.5 and (beyond["row_sum_low"] < beyond["row_sum_high"]).all()
+    per_head = effective_attention.by_head(table, 20, "correlation")
+    assert per_head.shape == (3, 2)
+    chosen = beyond[(beyond["layer"] == 2) & (beyond["head"] == 1)]["correlation"].mean()
+    assert per_head[1, 0] == pytest.approx(chosen)
+
+
+def test_ranks_are_read_rightly_but_for_float32_products_cut_as_float64(encoder, texts):
+    spectra = precision.measure_spectra(encoder, texts[0], 14)  # width 16, heads of width 8
+    ranks = precision.ranks_read(spectra, 14, 8, 16).set_index("method")
+    wrong = "T made in float32, float64's tolerance"
+    assert (ranks.drop(wrong)["right"].iloc[:4] == 1).all()
+    assert ranks.loc[wrong, "right"] == 0 and ranks.loc[wrong, "largest"] == 14
+    spectrum = precision.spectrum_of_head(spectra, 2, 1)
+    assert spectrum.groupby("matrix")["value"].max().eq(1).all()
+
+
+def test_intervals_widen_beyond_the_bound_and_hold_the_weights(encoder, texts):
+    table = intervals.measure_intervals(encoder, texts, [9, 24], 12)
+    assert (table["gap"] <= 1e-6).all() and (table["width"] >= 0).all()
+    assert (table["low"] <= table["weight"]).all() and (table["weight"] <= table["high"]).all()
+    assert (table["low"] - 1e-7 <= table["alternative"]).all() and (
+        table["alternative"] <= table["high"] + 1e-7
+    ).all()
+    assert (table.loc[table["n"] == 9, "width"] == 0).all() and (table.loc[table["n"] == 24, "width"] > 0.05).any()
+    table = table.assign(model="tiny", head_dim=8)
+    wide = intervals.wide_by_length(table, RESAMPLES).set_index(["which", "n"])["value"]
+    assert wide["weights above 0.05", 9] == 0 < wide["weights above 0.05", 24]
+    assert intervals.width_by_concentration(table, RESAMPLES)["rows"].sum() == 36
+    readings = intervals.compare_readings(table)
+    assert readings["weights"].item() == ((table["n"] == 24) & (table["weight"] > 0.05)).sum()
+    head = intervals.readable_head(encoder.trace(texts[0], truncate=20))
+    assert len(head["table"]) == 20 and (head["low"] <= head["raw"]).all()
+
+
+def test_perplexity_counts_the_tokens_of_an_even_row():
+    rows = torch.tensor([[0.25] * 4, [1.0, 0, 0, 0], [0.5, 0.5, 0, 0]], dtype=torch.float64)
+    np.testing.assert_allclose(intervals.perplexity(rows), [4, 1, 2], rtol=1e-12)
+
+
+def test_whole_model_is_replaced_without_a_change_but_for_the_controls(encoder, texts):
+    encoder = tiny_encoder("mpnet", layers=3, width=32)
+    table, example = replacement.compare_replacements(encoder, texts[0], texts[1], 24)
+    change = table.set_index("how")["final_hidden"]
+    assert change["put in place"] < 1e-10 and change["by new weights"] < 1e-8
+    assert 1e-10 < change["put in place, float32"] < 1e-3
+    assert change["control"] > 1e-4 and change["new weights, other text"] > 1e-2
+    moved = table.set_index("how")["total_variation"]
+    assert moved["control"] == pytest.approx(moved["put in place"], abs=1e-12)
+    assert example["raw"].shape == (24, 24) and example["by_head"].shape == (3, 2)
 
 
 def test_groups_of_tokens(encoder):

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-import torch
-
 from ident_utils.errors import IdentError
 from ident_utils.models import Encoder, Text
 from ident_utils.progress import track
@@ -13,8 +11,12 @@ from ident_utils.trace import Trace
 
 def lengths_for(encoder: Encoder, settings: Settings) -> list[int]:
     """Return the lengths looked at, in tokens: the profile's ratios times d_v, and the three around the bound."""
-    d_v = encoder.head_dim
-    lengths = {round(ratio * d_v) for ratio in settings.length_ratios} | {d_v + 1, d_v + 2}
+    return lengths_at(encoder, settings.length_ratios, (encoder.head_dim + 1, encoder.head_dim + 2))
+
+
+def lengths_at(encoder: Encoder, ratios: Sequence[float], further: Sequence[int] = ()) -> list[int]:
+    """Return ``ratios`` times d_v and ``further`` lengths in tokens, as far as the encoder takes them."""
+    lengths = {round(ratio * encoder.head_dim) for ratio in ratios} | set(further)
     return sorted(n for n in lengths if 4 <= n <= encoder.max_tokens)
 
 
@@ -31,8 +33,3 @@ def traces_by_length(encoder: Encoder, texts: Sequence[Text], lengths: Sequence[
                     f"Text {number} has only {trace.n_tokens} tokens, not {n}; choose a corpus of longer texts."
                 )
             yield number, trace
-
-
-def mean_over_heads(per_head: torch.Tensor) -> list[float]:
-    """Average [L, H] over heads, one number a layer."""
-    return per_head.double().mean(1).tolist()

@@ -10,10 +10,20 @@ from ident_utils.plots.angle import (
 from ident_utils.plots.attention import (
     plot_attention_received,
     plot_attention_triptych,
+    plot_by_head,
     plot_correlation,
     plot_heads,
+    plot_not_a_distribution,
     plot_nullity,
     plot_raw_and_effective,
+    plot_spectrum,
+)
+from ident_utils.plots.beyond import (
+    plot_certain_part,
+    plot_moved_by_head,
+    plot_replacement,
+    plot_row_intervals,
+    plot_wide_intervals,
 )
 from ident_utils.plots.contribution import (
     plot_contribution_map,
@@ -41,6 +51,8 @@ __all__ = [
     "plot_attention_received",
     "plot_attention_triptych",
     "plot_before_norm",
+    "plot_by_head",
+    "plot_certain_part",
     "plot_contribution_map",
     "plot_controls",
     "plot_correlation",
@@ -54,7 +66,9 @@ __all__ = [
     "plot_losses",
     "plot_main_contributors",
     "plot_mappings",
+    "plot_moved_by_head",
     "plot_neighbours",
+    "plot_not_a_distribution",
     "plot_nullity",
     "plot_offsets",
     "plot_own_by_group",
@@ -62,6 +76,10 @@ __all__ = [
     "plot_own_contribution",
     "plot_parts",
     "plot_raw_and_effective",
+    "plot_replacement",
     "plot_retention",
+    "plot_row_intervals",
+    "plot_spectrum",
     "plot_steps",
+    "plot_wide_intervals",
 ]
