@@ -13,6 +13,12 @@ CODE  := ident_utils tests notebooks
 # modules of most packages are never imported.
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
+# Threads that wait by spinning bring a busy machine to a crawl.
+export OMP_WAIT_POLICY ?= PASSIVE
+
+# Packages come without bytecode (see PIP) and must be allowed to keep it, or every kernel compiles them all again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup reproduce test lint notebooks bench lock clean
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.optimize import linprog
 from torch import Tensor
 
-from ident_utils.attention import effective_attention
+from ident_utils.attention import RowPolytope, effective_attention
 from ident_utils.attribution.cost import tangent_operations
 from ident_utils.attribution.engine import (
     push,
@@ -27,10 +28,13 @@ from ident_utils.attribution.estimate import sampled_squares, shares, standard_e
 from ident_utils.attribution.precision import matrix_rate
 from ident_utils.corpora import load_corpus
 from ident_utils.errors import IdentError
+from ident_utils.experiments.rank_bound import relative_change
+from ident_utils.experiments.replacement import replace_everywhere
 from ident_utils.families import output_projections
 from ident_utils.hooks import substitute_output
 from ident_utils.models import Encoder, Encoding, load_encoder
 from ident_utils.settings import load_settings
+from ident_utils.trace import hidden_with_attention
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,65 @@ def _by_full_svd(attention: Tensor, transformed: Tensor) -> Tensor:
         null = basis[:, rank:]
         rows.append(weights - weights @ null @ null.T)
     return torch.stack(rows).reshape(attention.shape)
+
+
+def bench_interval(rows: int = 12) -> Line:
+    """Compare intervals of the weights above 0.05 of some rows with two calls of scipy's ``linprog`` for each."""
+    settings = load_settings()
+    encoder = load_encoder(settings.model, dtype=torch.float64)
+    trace = encoder.trace(load_corpus(settings.long_corpus, 1)[0], truncate=128)
+    heads = [(i % encoder.n_layers, i % encoder.n_heads) for i in range(rows)]
+    cases = [(trace.attention[at][60].numpy(), trace.values[at]) for at in heads]
+    tokens = [np.flatnonzero(row >= min(0.05, row.max())) for row, _ in cases]
+    count = sum(len(t) for t in tokens)
+
+    ours, fast = seconds(lambda: [_intervals(*case, t) for case, t in zip(cases, tokens, strict=True)])
+    plain, slow = seconds(
+        lambda: [_by_linprog(row, v.numpy(), t) for (row, v), t in zip(cases, tokens, strict=True)], 1
+    )
+    worst = max(np.abs(np.array(a)[:, :2] - np.array(b)).max() for a, b in zip(fast, slow, strict=True))
+    gap = max(np.array(a)[:, 2].max() for a in fast)
+    setting = f"{encoder.name}, n = {trace.n_tokens}, {count} weights of {rows} rows, float64"
+    difference = (
+        f"per interval {1e3 * plain / count:.0f} ms against {1e3 * ours / count:.0f} ms, differ by {worst:.0e}"
+    )
+    return Line(
+        "interval of a weight, linprog / highspy", setting, plain, ours, f"{difference}, certified to {gap:.0e}"
+    )
+
+
+def _intervals(row: np.ndarray, values: Tensor, tokens: Sequence[int]) -> list[tuple[float, float, float]]:
+    polytope = RowPolytope(values)
+    return [polytope.interval(row, j) for j in tokens]
+
+
+def _by_linprog(row: np.ndarray, values: np.ndarray, tokens: Sequence[int]) -> list[tuple[float, float]]:
+    constraints = np.c_[values, np.ones(len(row))].T
+    found = []
+    for j in tokens:
+        direction = np.eye(len(row))[j]
+        ends = [
+            linprog(sign * direction, A_eq=constraints, b_eq=constraints @ row, method="highs").fun
+            for sign in (1, -1)
+        ]
+        found.append((ends[0], -ends[1]))
+    return found
+
+
+def bench_replacement(limit: float = 40.0) -> Line:
+    """Time other attention for every head of every layer, alternative, control and forward passes together."""
+    settings = load_settings()
+    encoder = load_encoder(settings.model, dtype=torch.float64)
+    text = load_corpus(settings.long_corpus, 1)[0]
+
+    def replaced() -> float:
+        trace, other, _, _ = replace_everywhere(encoder, text, 128)
+        hidden = hidden_with_attention(encoder, text, dict(enumerate(other, start=1)), truncate=128)
+        return relative_change(trace.hidden[-1], hidden[-1])
+
+    ours, change = seconds(replaced, repeats=1)
+    setting = f"{encoder.name}, n = 128, {encoder.n_layers * encoder.n_heads} heads, float64"
+    return Line("all attention replaced, bar / measured", setting, limit, ours, f"last hidden states by {change:.0e}")
 
 
 def bench_attribution(probes: int = 4, sampled: int = 2) -> Line:
@@ -196,6 +259,8 @@ def bench_lengths(lengths: Sequence[int] = (32, 64, 128, 256, 512)) -> Scaling:
 
 BENCHMARKS: dict[str, Callable[[], Line | Scaling]] = {
     "effective-attention": bench_effective_attention,
+    "interval": bench_interval,
+    "replacement": bench_replacement,
     "attribution": bench_attribution,
     "attribution-batched": bench_attribution_batched,
     "attribution-lengths": bench_lengths,

@@ -36,3 +36,16 @@ def check_attention_and_values(attention: Tensor, values: Tensor) -> None:
     axes = ("layer", "head") if attention.ndim == 4 else ()
     check_finite(attention, "attention", axes)
     check_finite(values, "values", axes)
+
+
+def check_rows_are_probabilities(attention: Tensor) -> None:
+    """Raise ValueError unless every row of ``attention`` [..., n] is non-negative and sums to one.
+
+    Sums may be off by the rounding of half precision.
+    """
+    worst = (attention.double().sum(-1) - 1).abs().max().item() if attention.numel() else 0.0
+    if worst > 1e-2 or attention.min() < 0:
+        raise ValueError(
+            f"rows of attention must be probability distributions; the smallest weight is {attention.min():.1e} and "
+            f"a sum is off by {worst:.1e}: pass attention after the softmax."
+        )

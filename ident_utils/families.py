@@ -5,7 +5,8 @@ To support another family, add one line to ``FAMILIES`` under the ``model_type``
 
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ident_utils.errors import IdentError
 
@@ -16,6 +17,8 @@ class Family:
 
     value_projection: str
     output_projection: str
+    query_projection: str = "attention.self.query"
+    key_projection: str = "attention.self.key"
     layers: str = "encoder.layer"
     layer_norm: str = "output.LayerNorm"  # what a layer ends with
     embeddings: str = "embeddings"
@@ -30,9 +33,16 @@ FAMILIES = {
     "roberta": _ROBERTA_LIKE,
     "xlm-roberta": _ROBERTA_LIKE,
     "camembert": _ROBERTA_LIKE,
-    "mpnet": Family("attention.attn.v", "attention.attn.o", reserved_positions=2),
+    "mpnet": Family(
+        "attention.attn.v", "attention.attn.o", "attention.attn.q", "attention.attn.k", reserved_positions=2
+    ),
     "distilbert": Family(
-        "attention.v_lin", "attention.out_lin", layers="transformer.layer", layer_norm="output_layer_norm"
+        "attention.v_lin",
+        "attention.out_lin",
+        "attention.q_lin",
+        "attention.k_lin",
+        layers="transformer.layer",
+        layer_norm="output_layer_norm",
     ),
 }
 
@@ -66,3 +76,25 @@ def value_projections(model: nn.Module, family: Family) -> list[nn.Module]:
 def output_projections(model: nn.Module, family: Family) -> list[nn.Module]:
     """Return the module that applies W_O to the concatenated heads, for every layer."""
     return [layer.get_submodule(family.output_projection) for layer in layers_of(model, family)]
+
+
+def query_projections(model: nn.Module, family: Family) -> list[nn.Module]:
+    """Return the module that makes the queries, for every layer."""
+    return [layer.get_submodule(family.query_projection) for layer in layers_of(model, family)]
+
+
+def key_projections(model: nn.Module, family: Family) -> list[nn.Module]:
+    """Return the module that makes the keys, for every layer."""
+    return [layer.get_submodule(family.key_projection) for layer in layers_of(model, family)]
+
+
+def position_bias(model: nn.Module, n: int) -> Tensor | None:
+    """Return what the architecture adds to the logits of every layer, [H, n, n], or None where it adds nothing.
+
+    Of the known families only mpnet does: a learned bias for each relative position and head.
+    """
+    make = getattr(getattr(model, "encoder", None), "compute_position_bias", None)
+    if make is None:
+        return None
+    with torch.no_grad():
+        return make(torch.zeros(1, n, model.config.hidden_size, dtype=model.dtype, device=model.device))[0]

@@ -1,32 +1,75 @@
-"""Mappings that predict a token's input x from its hidden state e: fit once, predict many."""
+"""Mappings that predict a token's input x from its hidden state e: fit, predict, save, load."""
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from ident_utils.errors import IdentError
+from ident_utils.fitting import Affine, Score, apply, fit_by_descent, fit_ridge, mapping_loss
+from ident_utils.results import write_atomically
+from ident_utils.whitening import Spectrum, spectrum
 
 KINDS = ("naive", "ridge", "linear", "mlp")
 LOSSES = ("l2", "cosine")
-RIDGE_STRENGTHS = tuple(10.0**power for power in range(-4, 5))  # times the mean variance of the inputs
-DEVIATION_FLOOR = 1e-2  # of the root mean square deviation: below it a dimension is dead
-WHITENING_FLOOR = 1e-2  # of the mean eigenvalue, for the trained mappings
-RATES = {"linear": 3e-3, "mlp": 2e-3}
-EPOCHS, BATCH = 6, 256
 
 
 @dataclass(frozen=True)
 class Mapping:
-    """Predict inputs [N, d] from hidden states [N, d_e]; made by :func:`fit_mapping`."""
+    """Predict inputs [N, d] from hidden states [N, d_e]; made by :func:`fit_mapping` or :meth:`load`."""
 
     kind: str
     loss: str
-    chosen: dict[str, float] = field(default_factory=dict)  # what validation chose, and its validation loss
-    module: nn.Module = field(default_factory=nn.Identity, repr=False)
+    layers: tuple[Affine, ...] = field(default=(), repr=False)  # weight [d_in, d_out] and bias, a GELU between
+    chosen: float | None = None  # the ridge strength, or the epoch, that validation chose
+    validation: dict[float, float] = field(default_factory=dict)  # strength or epoch -> validation score
 
-    @torch.no_grad()
+    @property
+    def name(self) -> str:
+        """Name the mapping for tables and figures."""
+        return self.kind if self.kind in ("naive", "ridge") else f"{self.kind}, {self.loss} loss"
+
     def predict(self, hidden: Tensor) -> Tensor:
-        """Return the predicted inputs for hidden states [N, d_e]."""
-        return self.module(hidden.float())
+        """Return the predicted inputs for hidden states [N, d_e].
+
+        Raises ValueError for states of another width than the mapping was fitted on.
+        """
+        if self.layers and (hidden.ndim != 2 or hidden.shape[1] != len(self.layers[0][0])):
+            raise ValueError(f"hidden {tuple(hidden.shape)} must be [N, {len(self.layers[0][0])}] for this mapping.")
+        return apply(self.layers, hidden.float())
+
+    def save(self, path: Path) -> None:
+        """Write the mapping to a safetensors file, whole or not at all."""
+        tensors = {
+            f"{what}.{i}": t for i, layer in enumerate(self.layers) for what, t in zip("wb", layer, strict=True)
+        }
+        about = {
+            "kind": self.kind,
+            "loss": self.loss,
+            "chosen": self.chosen,
+            "validation": [*self.validation.items()],
+        }
+        write_atomically(Path(path), save(tensors, {"mapping": json.dumps(about)}))
+
+    @classmethod
+    def load(cls, path: Path) -> "Mapping":
+        """Read what :meth:`save` wrote.
+
+        Raises IdentError for a file that is missing or holds something else.
+        """
+        try:
+            with safe_open(path, "pt") as file:
+                about = json.loads((file.metadata() or {})["mapping"])
+                depth = len(file.keys()) // 2
+                layers = tuple((file.get_tensor(f"w.{i}"), file.get_tensor(f"b.{i}")) for i in range(depth))
+            return cls(about["kind"], about["loss"], layers, about["chosen"], dict(map(tuple, about["validation"])))
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise IdentError(f"{path} holds no mapping ({error}); fit it and save it again.") from error
 
 
 def fit_mapping(
@@ -36,6 +79,8 @@ def fit_mapping(
     loss: str = "l2",
     *,
     validation: tuple[Tensor, Tensor] | None = None,
+    score: Callable[[Tensor], float] | None = None,
+    moments: Spectrum | None = None,
     seed: int = 0,
 ) -> Mapping:
     """Fit a mapping from hidden states [N, d_e] to inputs [N, d].
@@ -43,17 +88,32 @@ def fit_mapping(
     ``kind``: "naive" takes the hidden state itself; "ridge" is linear in closed form; "linear" and "mlp" (one
     hidden layer as wide as the input, GELU) are trained on ``loss``, the mean squared error ("l2") or the cosine
     distance ("cosine"). ``validation`` (hidden, inputs) chooses the ridge strength and the best epoch; it must
-    come from other sequences than the training data. Training is deterministic for a ``seed``.
+    come from other sequences than the training data. What it chooses by is ``score``, a number to be made small
+    from the predictions for the validation tokens; by default the loss. ``moments``, the :func:`spectrum` of
+    ``hidden``, saves computing it for every mapping anew. Training is deterministic for a ``seed``.
 
-    Raises ValueError for an unknown kind or loss, for shapes that do not fit, for fewer than two tokens, and for
-    numbers that are not finite.
+    Raises ValueError for an unknown kind or loss, for shapes that do not fit, for fewer than two tokens, for
+    inputs that are all the same, and for numbers that are not finite.
     """
     _check(hidden, inputs, kind, loss, validation)
     if kind == "naive":
         return Mapping(kind, loss)
+    held, score = _scored(validation, score, loss)
+    if moments is None:
+        moments = spectrum(hidden)
     if kind == "ridge":
-        return _fit_ridge(hidden.double(), inputs.double(), loss, validation)
-    return _fit_by_descent(hidden.float(), inputs.float(), kind, loss, validation, seed)
+        return Mapping(kind, loss, *fit_ridge(hidden, inputs, moments, held, score))
+    return Mapping(kind, loss, *fit_by_descent(hidden, inputs, kind, loss, moments, held, score, seed))
+
+
+def _scored(
+    validation: tuple[Tensor, Tensor] | None, score: Score | None, loss: str
+) -> tuple[Tensor | None, Score | None]:
+    """Return the validation tokens' hidden states and what to judge predictions for them by."""
+    if validation is None:
+        return None, None
+    held, truth = validation[0], validation[1].float()
+    return held, score or (lambda predicted: mapping_loss(predicted, truth, loss).item())
 
 
 def _check(hidden: Tensor, inputs: Tensor, kind: str, loss: str, validation: tuple[Tensor, Tensor] | None) -> None:
@@ -77,101 +137,7 @@ def _check(hidden: Tensor, inputs: Tensor, kind: str, loss: str, validation: tup
         raise ValueError("validation data hold no token; pass more sequences.")
     if len(hidden) < 2:
         raise ValueError(f"{len(hidden)} token is not enough to fit a mapping; pass more sequences.")
+    if (inputs == inputs[0]).all():
+        raise ValueError(f"the inputs of all {len(inputs)} training tokens are the same: nothing tells them apart.")
     if kind == "naive" and hidden.shape[1] != inputs.shape[1]:
         raise ValueError(f"the naive mapping needs equal widths, not {hidden.shape[1]} and {inputs.shape[1]}.")
-
-
-def mapping_loss(predicted: Tensor, inputs: Tensor, loss: str) -> Tensor:
-    """Return the mean squared error or the mean cosine distance of predictions [N, d]."""
-    if loss == "l2":
-        return (predicted - inputs).square().mean()
-    return 1 - nn.functional.cosine_similarity(predicted, inputs, dim=-1).mean()
-
-
-def _floored_deviation(hidden: Tensor) -> Tensor:
-    """Return the standard deviation of each dimension, dead dimensions lifted to a floor.
-
-    Some dimensions of a last layer hardly vary over the training tokens; divided by their own deviation they
-    would blow up on any other text.
-    """
-    deviation = hidden.std(dim=0, correction=0)
-    floor = DEVIATION_FLOOR * deviation.square().mean().sqrt()
-    return deviation.clamp_min(floor if floor > 0 else 1.0)
-
-
-def _affine(weight: Tensor, bias: Tensor) -> nn.Linear:
-    layer = nn.Linear(*weight.shape, device="meta")  # no initialisation: it would draw from the global generator
-    layer.weight = nn.Parameter(weight.T.float().contiguous(), requires_grad=False)
-    layer.bias = nn.Parameter(bias.float(), requires_grad=False)
-    return layer
-
-
-def _fit_ridge(hidden: Tensor, inputs: Tensor, loss: str, validation: tuple[Tensor, Tensor] | None) -> Mapping:
-    """Solve for every strength from one eigendecomposition, and keep the one with the least validation loss."""
-    mean, target_mean = hidden.mean(0), inputs.mean(0)
-    deviation = _floored_deviation(hidden)
-    x, y = (hidden - mean) / deviation, inputs - target_mean
-    eigenvalues, basis = torch.linalg.eigh(x.T @ x / len(x))
-    projected = basis.T @ (x.T @ y) / len(x)
-    scale = eigenvalues.clamp_min(0).mean().clamp_min(torch.finfo(torch.float64).tiny)
-
-    def solve(strength: float) -> nn.Linear:
-        weight = basis @ (projected / (eigenvalues.clamp_min(0) + strength * scale)[:, None])
-        weight = weight / deviation[:, None]
-        return _affine(weight, target_mean - mean @ weight)
-
-    if validation is None:
-        return Mapping("ridge", loss, {"strength": 1e-2}, solve(1e-2))
-    held, truth = validation[0].float(), validation[1].float()
-    losses = {s: mapping_loss(solve(s)(held), truth, loss).item() for s in RIDGE_STRENGTHS}
-    best = min(losses, key=losses.get)
-    return Mapping("ridge", loss, {"strength": best, "validation_loss": losses[best]}, solve(best))
-
-
-def _whitener(hidden: Tensor) -> nn.Linear:
-    """Return the PCA-whitening of hidden states, small eigenvalues floored."""
-    mean, deviation = hidden.double().mean(0), _floored_deviation(hidden.double())
-    x = (hidden.double() - mean) / deviation
-    eigenvalues, basis = torch.linalg.eigh(x.T @ x / len(x))
-    mean_eigenvalue = eigenvalues.mean()
-    floor = WHITENING_FLOOR * (mean_eigenvalue if mean_eigenvalue > 0 else torch.ones_like(mean_eigenvalue))
-    weight = (basis / eigenvalues.clamp_min(floor).sqrt()) / deviation[:, None]
-    return _affine(weight, -mean @ weight)
-
-
-def _fit_by_descent(
-    hidden: Tensor, inputs: Tensor, kind: str, loss: str, validation: tuple[Tensor, Tensor] | None, seed: int
-) -> Mapping:
-    """Train with AdamW: half an epoch of warm-up, then cosine decay; keep the epoch validation likes best."""
-    d_e, d = hidden.shape[1], inputs.shape[1]
-    generator = torch.Generator().manual_seed(seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        body = nn.Linear(d_e, d) if kind == "linear" else nn.Sequential(nn.Linear(d_e, d), nn.GELU(), nn.Linear(d, d))
-    last = body if kind == "linear" else body[-1]
-    nn.init.zeros_(last.bias).data += inputs.mean(0)
-    whiten = _whitener(hidden)
-    with torch.no_grad():
-        white = whiten(hidden)
-    steps = EPOCHS * max(1, -(-len(white) // BATCH))
-    warm = max(1, steps // (2 * EPOCHS))
-    optimiser = torch.optim.AdamW(body.parameters(), lr=RATES[kind])
-    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps - warm))
-    ramp = torch.optim.lr_scheduler.LinearLR(optimiser, 1 / warm, total_iters=warm)
-    schedule = torch.optim.lr_scheduler.SequentialLR(optimiser, [ramp, decay], [warm])
-    curve, best = [], None
-    for _ in range(EPOCHS):
-        for batch in torch.randperm(len(white), generator=generator).split(BATCH):
-            optimiser.zero_grad()
-            mapping_loss(body(white[batch]), inputs[batch], loss).backward()
-            optimiser.step()
-            schedule.step()
-        if validation is not None:
-            with torch.no_grad():
-                curve.append(mapping_loss(body(whiten(validation[0].float())), validation[1].float(), loss).item())
-            if curve[-1] == min(curve):
-                best = {k: v.clone() for k, v in body.state_dict().items()}
-    if best is not None:
-        body.load_state_dict(best)
-    module = nn.Sequential(whiten, body).requires_grad_(False)
-    return Mapping(kind, loss, {f"validation_loss_{i}": v for i, v in enumerate(curve, start=1)}, module)

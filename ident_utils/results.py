@@ -67,9 +67,22 @@ def save_figure(settings: Settings, name: str, figure: Figure, data: pd.DataFram
             buffer = BytesIO()
             figure.savefig(buffer, format=suffix[1:], dpi=130, metadata=metadata)
             files[suffix] = buffer.getvalue()
+    files[".png"] = with_palette(files[".png"])
     for suffix, data_bytes in files.items():
         write_atomically(settings.folder / f"{name}{suffix}", data_bytes)
     return Image(data=files[".png"], alt=alt)
+
+
+def with_palette(png: bytes, colours: int = 256) -> bytes:
+    """Bring a PNG down to a palette of its own colours: a third of the bytes, and nothing that an eye would miss."""
+    from PIL import Image as Picture
+
+    picture = Picture.open(BytesIO(png)).convert("RGB")
+    buffer = BytesIO()
+    picture.quantize(colours, method=Picture.Quantize.MEDIANCUT, dither=Picture.Dither.NONE).save(
+        buffer, format="PNG", optimize=True
+    )
+    return buffer.getvalue()
 
 
 def save_measurements(

@@ -24,19 +24,26 @@ class Settings:
     length_ratios: tuple[float, ...]
     attention_sequences: int
     identity_sequences: int
+    control_sequences: int
     attribution_sequences: int
     probes: int
+    attribution_control_sequences: int
+    attribution_control_tokens: int
+    exact_tokens: int
     resamples: int
     compare_models: tuple[str, ...]
-    control_sequences: int
-    control_tokens: int
-    exact_tokens: int
+    rank_ratios: tuple[float, ...]
+    rank_sequences: int
+    interval_ratios: tuple[float, ...]
+    interval_sequences: int
+    interval_rows: int
+    replacement_ratios: tuple[float, ...]
     folder: Path
 
     @property
     def models(self) -> tuple[str, ...]:
         """Name every model that the notebooks load under these settings."""
-        return tuple(dict.fromkeys((self.model, *self.compare_models)))
+        return (self.model, *self.compare_models)
 
 
 def _profiles() -> dict[str, dict]:
@@ -70,14 +77,14 @@ def load_settings(
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise IdentError(f"The seed must be a non-negative whole number, not {seed!r}.")
 
-    values = profiles[name] | {key: tuple(profiles[name][key]) for key in ("length_ratios", "compare_models")}
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in profiles[name].items()}
     changes = []
     for keys, value in ((("model",), model), (("corpus", "long_corpus"), corpus)):
         if value is not None and any(value != values[key] for key in keys):
             values |= dict.fromkeys(keys, value)
             changes.append(_slug(value))
-    if values["model"] != profiles[name]["model"]:
-        values["compare_models"] = (values["model"],)
+            if "model" in keys:
+                values["compare_models"] = ()  # who names a model asks about that one
     if seed:
         changes.append(f"seed{seed}")
     folder = figures_root() / "--".join([name, *changes])
@@ -93,4 +100,4 @@ def _slug(text: str) -> str:
 def describe(settings: Settings) -> dict[str, object]:
     """Return the settings as plain values, for provenance."""
     plain = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "folder"}
-    return plain | {key: list(plain[key]) for key in ("length_ratios", "compare_models")}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}

@@ -3,26 +3,15 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from command import ident
 
 from ident_utils.cli import _parameter
 from ident_utils.errors import IdentError
 from ident_utils.paths import ROOT
 from ident_utils.reporting import README_BEGIN, README_END, write_readme_table
 from ident_utils.settings import profile_names
-
-
-def ident(*arguments: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "ident_utils.cli", *arguments],
-        cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | variables,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
 
 
 def test_help_loads_nothing_slow():

@@ -1,8 +1,10 @@
 """From texts to verdicts on a tiny model: every measuring function runs, and its numbers mean what they say."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from encoders import WORDS, tiny_encoder
@@ -13,13 +15,24 @@ from ident_utils.experiments import (
     angle_vs_norm,
     contribution,
     effective_attention,
+    identity_controls,
+    identity_losses,
+    identity_neighbours,
     identity_retention,
+    identity_transfer,
+    intervals,
+    layer_norm_caveat,
     lengths,
+    norm_information,
+    norm_moves,
+    precision,
     rank_bound,
+    replacement,
 )
 from ident_utils.experiments.contribution import Attributed
-from ident_utils.identity import collect_states
+from ident_utils.families import layer_norms
 from ident_utils.settings import load_settings
+from ident_utils.states import Split, TokenStates, collect_split, collect_states
 
 VERDICTS = {"reproduced", "reproduced in direction", "not reproduced"}
 RESAMPLES = 50
@@ -98,6 +111,63 @@ def test_effective_attention_differs_beyond_the_bound_only(encoder, texts):
     assert typical["correlation"] == pytest.approx(both, abs=1e-9)
 
 
+def test_rows_of_effective_attention_are_distributions_up_to_the_bound_only(encoder, texts):
+    table = effective_attention.measure_correlation(encoder, texts, [8, 20])
+    short, beyond = (table[table["n"] == n] for n in (8, 20))
+    assert (short["negative"] == 0).all() and (short["top_kept"] == 1).all()
+    np.testing.assert_allclose(short[["row_sum_low", "row_sum_high"]], 1, atol=1e-12)
+    assert (beyond["negative_mass"] > 0.01).mean() > 0.5 and (beyond["row_sum_low"] < beyond["row_sum_high"]).all()
+    per_head = effective_attention.by_head(table, 20, "correlation")
+    assert per_head.shape == (3, 2)
+    chosen = beyond[(beyond["layer"] == 2) & (beyond["head"] == 1)]["correlation"].mean()
+    assert per_head[1, 0] == pytest.approx(chosen)
+
+
+def test_ranks_are_read_rightly_but_for_float32_products_cut_as_float64(encoder, texts):
+    spectra = precision.measure_spectra(encoder, texts[0], 14)  # width 16, heads of width 8
+    ranks = precision.ranks_read(spectra, 14, 8, 16).set_index("method")
+    wrong = "T made in float32, float64's tolerance"
+    assert (ranks.drop(wrong)["right"].iloc[:4] == 1).all()
+    assert ranks.loc[wrong, "right"] == 0 and ranks.loc[wrong, "largest"] == 14
+    spectrum = precision.spectrum_of_head(spectra, 2, 1)
+    assert spectrum.groupby("matrix")["value"].max().eq(1).all()
+
+
+def test_intervals_widen_beyond_the_bound_and_hold_the_weights(encoder, texts):
+    table = intervals.measure_intervals(encoder, texts, [9, 24], 12)
+    assert (table["gap"] <= 1e-6).all() and (table["width"] >= 0).all()
+    assert (table["low"] <= table["weight"]).all() and (table["weight"] <= table["high"]).all()
+    assert (table["low"] - 1e-7 <= table["alternative"]).all() and (
+        table["alternative"] <= table["high"] + 1e-7
+    ).all()
+    assert (table.loc[table["n"] == 9, "width"] == 0).all() and (table.loc[table["n"] == 24, "width"] > 0.05).any()
+    table = table.assign(model="tiny", head_dim=8)
+    wide = intervals.wide_by_length(table, RESAMPLES).set_index(["which", "n"])["value"]
+    assert wide["weights above 0.05", 9] == 0 < wide["weights above 0.05", 24]
+    assert intervals.width_by_concentration(table, RESAMPLES)["rows"].sum() == 36
+    readings = intervals.compare_readings(table)
+    assert readings["weights"].item() == ((table["n"] == 24) & (table["weight"] > 0.05)).sum()
+    head = intervals.readable_head(encoder.trace(texts[0], truncate=20))
+    assert len(head["table"]) == 20 and (head["low"] <= head["raw"]).all()
+
+
+def test_perplexity_counts_the_tokens_of_an_even_row():
+    rows = torch.tensor([[0.25] * 4, [1.0, 0, 0, 0], [0.5, 0.5, 0, 0]], dtype=torch.float64)
+    np.testing.assert_allclose(intervals.perplexity(rows), [4, 1, 2], rtol=1e-12)
+
+
+def test_whole_model_is_replaced_without_a_change_but_for_the_controls(encoder, texts):
+    encoder = tiny_encoder("mpnet", layers=3, width=32)
+    table, example = replacement.compare_replacements(encoder, texts[0], texts[1], 24)
+    change = table.set_index("how")["final_hidden"]
+    assert change["put in place"] < 1e-10 and change["by new weights"] < 1e-8
+    assert 1e-10 < change["put in place, float32"] < 1e-3
+    assert change["control"] > 1e-4 and change["new weights, other text"] > 1e-2
+    moved = table.set_index("how")["total_variation"]
+    assert moved["control"] == pytest.approx(moved["put in place"], abs=1e-12)
+    assert example["raw"].shape == (24, 24) and example["by_head"].shape == (3, 2)
+
+
 def test_groups_of_tokens(encoder):
     trace = encoder.trace(("the boat , slowly !", "rings ?"))
     groups = dict(zip(enumerate(trace.tokens), effective_attention.token_groups(trace), strict=True))
@@ -109,29 +179,115 @@ def test_groups_of_tokens(encoder):
 
 @pytest.fixture(scope="module")
 def split(encoder):
-    return identity_retention.split_states(collect_states(encoder, make_texts(30, 12)), seed=0)
+    return collect_split(encoder, make_texts(30, 12), seed=0)
 
 
 def test_identity_is_measured_by_layer_and_judged(split):
-    found = identity_retention.measure_retention(split)
+    fits = identity_retention.fit_mappings(split, identity_retention.NAIVE_AND_RIDGE)
+    found = identity_retention.find_tokens(fits, split)
     assert set(found) == {(mapping, layer) for mapping in ("naive", "ridge") for layer in (1, 2, 3)}
-    table = identity_retention.retention_table(found, split.test, RESAMPLES)
-    rate = table.set_index(["mapping", "layer", "lookup"])["value"]
-    for mapping, layer in found:
-        # A larger pool is harder, a looser hit is easier: these orders hold whatever the model.
-        assert rate[mapping, layer, "own all"] <= rate[mapping, layer, "own"] <= rate[mapping, layer, "word"]
-    chance = identity_retention.chance(split.test)
-    assert rate["ridge", 1, "own"] > 5 * chance
     best = identity_retention.best_mapping(found)
     assert best == max(
         ("naive", "ridge"), key=lambda m: np.mean([found[m, i]["validation"].double().mean() for i in (1, 2, 3)])
     )
+    everywhere = identity_retention.find_in_all_sequences(fits, split, "ridge")
+    tables = [identity_retention.retention_table(f, split.test, RESAMPLES) for f in (found, everywhere)]
+    rate = pd.concat(tables).set_index(["mapping", "layer", "lookup"])["value"]
+    for layer in split.layers:
+        # A larger pool is harder, a looser hit is easier: these orders hold whatever the model.
+        assert rate["ridge", layer, "own all"] <= rate["ridge", layer, "own"] <= rate["ridge", layer, "word"]
+        assert rate["ridge", layer, "own all"] <= rate["ridge", layer, "word all"]
+    assert rate["ridge", 1, "own"] > 5 * identity_retention.chance(split.test)
     measurements = identity_retention.judge_c3_c4(found, split.test, best, RESAMPLES)
     assert_judged(measurements)
     assert measurements["C3"]["value"] == pytest.approx(rate[best, 3, "own"])
-    assert measurements["C3"]["n_sequences"] == split.n_test_sequences
-    kinds = identity_retention.rates_by_kind_of_token(found, split.test, best, RESAMPLES)
-    assert set(kinds["layer"]) == {1, 2, 3} and "special token" in set(kinds["kind"])
+    assert measurements["C3"]["n_sequences"] == split.test.n_sequences
+
+
+def test_validation_chooses_by_what_it_identifies(split):
+    score = identity_retention.missed(split.validation)
+    assert score(split.validation.inputs) == pytest.approx(0, abs=1e-5)
+    assert score(-split.validation.inputs) > 0.9
+    assert score(3 * split.validation.inputs) == pytest.approx(0, abs=1e-5)
+
+
+def test_kinds_of_token_and_twins(encoder, split):
+    kinds = identity_losses.kinds_of_token(encoder, split)
+    tokens = encoder.tokenizer.convert_ids_to_tokens(split.test.word.tolist())
+    by_token = dict(zip(tokens, kinds, strict=True))
+    assert (
+        by_token["[CLS]"] == "special token" and by_token["the"] == "function word" and by_token["!"] == "punctuation"
+    )
+    seen = set(split.train.word.tolist())
+    for word, kind in zip(split.test.word.tolist(), kinds, strict=True):
+        assert (kind == "unseen in training") <= (word not in seen)
+    own = {1: torch.ones(len(kinds), dtype=torch.bool), 2: split.test.special}
+    table = identity_losses.rates_by(own, split.test, kinds, identity_losses.KINDS, RESAMPLES)
+    rate = table.set_index(["layer", "kind"])["value"]
+    assert (rate[1] == 1).all() and rate[2, "special token"] == 1 and rate[2, "function word"] == 0
+    assert table[table["layer"] == 1]["share"].sum() == pytest.approx(1)
+    crossed = identity_losses.kinds_and_twins(own[2], split.test, kinds)
+    assert crossed["count"].to_numpy()[~np.isnan(crossed["count"])].sum() == len(kinds)
+
+
+def test_controls_that_know_nothing_identify_nothing(encoder, split):
+    table = identity_controls.measure_controls(encoder, split, RESAMPLES).set_index(["mapping", "layer"])["value"]
+    chance = identity_retention.chance(split.test)
+    assert table["targets shuffled"].mean() < 3 * chance
+    assert table["word only"].nunique() == table["position only"].nunique() == 1
+    assert table["word only", 1] > 3 * chance  # most words of these texts occur once
+
+
+def test_permuted_model_keeps_numbers_and_inputs_only(encoder):
+    scrambled = identity_controls.permuted(encoder, seed=1)
+    texts = make_texts(2, 8)
+    before, after = collect_states(encoder, texts), collect_states(scrambled, texts)
+    assert torch.equal(before.inputs, after.inputs)
+    assert not torch.allclose(before.hidden[1], after.hidden[1])
+    for old, new in zip(encoder.model.parameters(), scrambled.model.parameters(), strict=True):
+        assert torch.equal(old.flatten().sort().values, new.flatten().sort().values)
+
+
+def test_steps_by_hand():
+    inputs = torch.tensor([[3.0, 4.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
+    step = torch.tensor([[5.0, 0.0], [5.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])  # one sequence in step, one not
+    states = TokenStates(
+        torch.stack([inputs, inputs + step]), torch.tensor([0, 0, 1, 1]), *[torch.zeros(4).long()] * 2, torch.zeros(4)
+    )
+    found = identity_controls.measure_steps(states).iloc[0]
+    assert found["common"] == pytest.approx(50 / 52)
+    assert found["moved"] == pytest.approx(1)  # the median of 1, 5, 1, 1
+
+
+def test_learning_uses_the_first_texts_only(split):
+    fits = identity_retention.fit_mappings(split, identity_transfer.LEARNERS, layers=[1])
+    table = identity_transfer.learning_curves(fits, split, 1, RESAMPLES)
+    assert sorted(set(table["sequences"])) == [3, 5, 10, 21]
+    assert table.groupby("mapping").size().eq(4).all()
+    tokens = table.drop_duplicates("sequences").set_index("sequences")["tokens"]
+    assert tokens[21] == len(split.train.word) and tokens[3] == len(split.train.first(3).word)
+
+
+def test_mapping_is_tested_on_other_layers(split):
+    fits = identity_retention.fit_mappings(split, [("ridge", "l2")])
+    table = identity_transfer.across_layers(fits, split, "ridge", [1, 3]).set_index(["trained", "tested"])["value"]
+    own = identity_retention.find_tokens(fits, split)
+    for layer in (1, 3):
+        assert table[layer, layer] == pytest.approx(own["ridge", layer]["own"].double().mean().item())
+    assert table[1, 3] < table[1, 1]
+
+
+def test_neighbours_are_looked_up_at_their_own_place(encoder, split):
+    """With states that hold the next token's input, the next token is found and the one before is not."""
+    parts = []
+    for part in split.parts:
+        told = part.inputs.roll(-1, 0)
+        parts.append(replace(part, hidden=torch.stack([part.inputs, told])))
+    table = identity_neighbours.measure_neighbours(Split(*parts), [1], RESAMPLES, offsets=(-1, 1))
+    rate = table[table["lookup"] == "own"].set_index(["seen", "offset"])["value"]
+    assert rate[1, 1] > 0.9 and rate[1, -1] < 0.5
+    with pytest.raises(ValueError, match="No token has 50 neighbours"):
+        identity_neighbours.measure_neighbours(split, [1], RESAMPLES, offsets=(50,))
 
 
 def test_angle_and_norm_are_measured_and_judged(split):
@@ -142,10 +298,35 @@ def test_angle_and_norm_are_measured_and_judged(split):
     c5 = angle_vs_norm.judge_c5(found, split.test, RESAMPLES)
     assert_judged({"C5": c5})
     assert c5["largest_norm_share"] == pytest.approx(max(rates["norm"] / rates["full"]))
-    moved = angle_vs_norm.measure_interventions(split, RESAMPLES)
+    fits = identity_retention.fit_mappings(split, identity_retention.NAIVE_AND_RIDGE)
+    moved = norm_moves.measure_interventions(fits, split, RESAMPLES)
     assert set(moved["state"]) == {"as it is", "norm exchanged", "turned as far"}
-    lookups = angle_vs_norm.measure_lookups(split, RESAMPLES)
+    lookups = norm_moves.measure_lookups(fits, split, RESAMPLES)
     assert lookups["small"].between(0, 1).all() and len(lookups) == 3 * 2 * 3
+
+
+def test_information_is_the_entropy_of_what_tells_the_word_and_nothing_of_noise(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    word = torch.randint(4, (4000,), generator=generator)
+    hidden = torch.randn(4000, 6, generator=generator)
+    told = hidden / hidden.norm(dim=-1, keepdim=True) * (word[:, None] + 1 + 0.01 * torch.rand(4000, 1))
+    states = TokenStates(torch.stack([hidden, told, hidden]), word, word, word, word == 9)
+    table = norm_information.measure_information(states).set_index(["number", "layer"])["value"]
+    assert norm_information.word_entropy(states) == pytest.approx(2, abs=0.01)
+    assert table["norm", 1] == pytest.approx(2, abs=0.1)
+    for name in ("norm", "one coordinate"):
+        assert table[name, 2] == pytest.approx(0, abs=0.02)
+    assert table["one coordinate", 1] == pytest.approx(0, abs=0.02)
+
+
+def test_states_before_the_norm_become_those_after_it(encoder):
+    texts = make_texts(3, 6)
+    after, before = collect_states(encoder, texts), layer_norm_caveat.collect_before_norm(encoder, texts)
+    assert torch.equal(before.inputs, after.inputs)
+    for layer, norm in enumerate(layer_norms(encoder.model, encoder.family), start=1):
+        torch.testing.assert_close(norm(before.hidden[layer].double()).float(), after.hidden[layer])
+    errors = layer_norm_caveat.norm_errors(encoder, after)
+    assert (errors["median"] < 1e-4).all()
 
 
 # Contributions. Two texts by hand: tokens of the first are special, other, special.

@@ -1,28 +1,23 @@
 """Finding tokens again: known answers, chance, pools and lookups, and the split by sequence."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
-from encoders import tiny_encoder
+from encoders import WORDS, tiny_encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ident_utils.experiments.angle_vs_norm import norm_from_direction, smallest_three
-from ident_utils.experiments.identity_retention import chance, has_twin, split_states
-from ident_utils.identity import (
-    TokenStates,
-    basis_centres,
-    by_sequence,
-    collect_states,
-    direction,
-    exchange_norms,
-    hits,
-    identification_rate,
-    identify,
-    radial_basis,
-    rotate_by_chord,
-    split_sequences,
-)
+from ident_utils import states as states_module
+from ident_utils.errors import IdentError
+from ident_utils.experiments.identity_losses import has_twin
+from ident_utils.experiments.identity_retention import chance
+from ident_utils.experiments.layer_norm_caveat import norm_from_direction
+from ident_utils.experiments.norm_moves import smallest_three
+from ident_utils.geometry import basis_centres, direction, exchange_norms, radial_basis, rotate_by_chord
+from ident_utils.identity import Candidates, by_sequence, hits, identification_rate, identify
+from ident_utils.states import TokenStates, collect_split, collect_states, split_sequences
 
 few = settings(max_examples=40, deadline=None)
 
@@ -154,18 +149,19 @@ def test_no_sequence_is_in_two_parts(n, seed):
 
 
 def test_tokens_of_a_sequence_stay_together():
-    sequence = torch.arange(20).repeat_interleave(7)
-    states = states_of(torch.randn(140, 3, generator=torch.Generator().manual_seed(3)), sequence)
-    split = split_states(states, seed=0)
-    seen = [set(part.sequence.tolist()) for part in (split.train, split.validation, split.test)]
-    assert [len(s) for s in seen] == [14, 3, 3]
+    """A split by token would put every word of these texts on both sides; by sequence each is on one."""
+    encoder = tiny_encoder("bert")
+    words = [w for w in WORDS if w.isalpha()][:20]
+    texts = [f"{word} {word}" for word in words]  # a word that belongs to one text alone
+    split = collect_split(encoder, texts, seed=0)
+    assert [part.n_sequences for part in split.parts] == [14, 3, 3]
+    seen = [set(part.word[~part.special].tolist()) for part in split.parts]
     assert not (seen[0] & seen[1] or seen[0] & seen[2] or seen[1] & seen[2])
-    assert split.n_test_sequences == 3
-    for part in (split.train, split.validation, split.test):
-        assert (torch.unique(part.sequence, return_counts=True)[1] == 7).all()
-        assert torch.equal(part.inputs, states.inputs[part.word])  # every field was cut alike
-    assert not torch.equal(split_states(states, seed=1).test.sequence, split.test.sequence)
-    assert torch.equal(split_states(states, seed=0).test.sequence, split.test.sequence)
+    for part in split.parts:
+        assert (torch.unique(part.sequence, return_counts=True)[1] == 4).all()
+    other = collect_split(encoder, texts, seed=1)
+    assert not torch.equal(other.test.word, split.test.word)
+    assert torch.equal(collect_split(encoder, texts, seed=0).test.word, split.test.word)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
@@ -186,6 +182,67 @@ def test_states_come_from_the_encoder_text_by_text():
     assert states.position.tolist() == [*range(traces[0].n_tokens), *range(traces[1].n_tokens)]
     # Without a mapping, the inputs themselves are all found; those of other layers are not all.
     assert identification_rate(states.inputs, states.inputs, pool=states.sequence) == 1.0
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet"])
+def test_texts_run_together_as_they_run_alone(family):
+    encoder = tiny_encoder(family)
+    texts = ["The river sings.", "boat lamp", ("A bell", "a lamp rings"), "A bell rings.", "stone cloud"]
+    states = collect_states(encoder, texts)
+    for number, text in enumerate(texts):
+        alone = encoder.trace(text).hidden.float()
+        torch.testing.assert_close(states.hidden[:, states.sequence == number], alone)
+
+
+def test_large_states_lie_in_a_file_and_are_the_same(monkeypatch, tmp_path):
+    monkeypatch.setenv("IDENT_CACHE", str(tmp_path))
+    encoder, texts = tiny_encoder("bert"), ["The river sings.", "boat lamp"]
+    inside = collect_states(encoder, texts).hidden
+    monkeypatch.setattr(states_module, "IN_MEMORY", 0)
+    sizes = []
+    allocate = os.posix_fallocate
+    monkeypatch.setattr("os.posix_fallocate", lambda *given: (sizes.append(given[-1]), allocate(*given)))
+    outside = collect_states(encoder, texts).hidden
+    assert torch.equal(inside, outside)
+    assert sizes == [4 * inside.numel()]
+    assert not list(tmp_path.iterdir())  # the file has no name, so nothing is left behind
+
+
+def test_a_cache_that_cannot_hold_the_states_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("IDENT_CACHE", str(tmp_path))
+    monkeypatch.setattr(states_module, "IN_MEMORY", 0)
+
+    def full(*_args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(IdentError, match=r"do not fit into .*No space left on device; free space"):
+        collect_states(tiny_encoder("bert"), ["boat"])
+
+
+def test_no_text_is_refused():
+    with pytest.raises(IdentError, match="no text"):
+        collect_states(tiny_encoder("bert"), [])
+
+
+def test_first_sequences_are_the_first_held():
+    states = states_of(torch.arange(12.0).reshape(6, 2), [4, 4, 1, 1, 1, 7])
+    assert states.first(2).sequence.tolist() == [4, 4, 1, 1, 1]
+    assert torch.equal(states.first(3).inputs, states.inputs)
+    for wrong in (0, 4):
+        with pytest.raises(ValueError, match=f"{wrong} sequences were asked for, and 1 to 3"):
+            states.first(wrong)
+
+
+def test_candidates_serve_many_predictions_alike():
+    generator = torch.Generator().manual_seed(4)
+    inputs, pool = torch.randn(40, 5, generator=generator), torch.arange(40) // 8
+    candidates = Candidates(inputs, pool)
+    for metric in ("cosine", "l2"):
+        predicted = torch.randn(40, 5, generator=generator)
+        assert torch.equal(candidates.nearest(predicted, metric), identify(predicted, inputs, metric, pool))
+    with pytest.raises(ValueError, match="one for one"):
+        candidates.nearest(predicted[:39])
 
 
 def test_results_are_grouped_by_sequence_in_order():

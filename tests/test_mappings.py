@@ -1,12 +1,17 @@
 """Mappings against closed forms and scikit-learn, and the traps of real hidden states."""
 
+import itertools
+
 import pytest
 import torch
 from sklearn.linear_model import Ridge
 
-from ident_utils import mappings
+from ident_utils import fitting, whitening
+from ident_utils.errors import IdentError
+from ident_utils.fitting import RIDGE_STRENGTHS, mapping_loss
 from ident_utils.identity import identification_rate
-from ident_utils.mappings import RIDGE_STRENGTHS, fit_mapping, mapping_loss
+from ident_utils.mappings import Mapping, fit_mapping
+from ident_utils.whitening import spectrum
 
 KINDS = (("naive", "l2"), ("ridge", "l2"), ("linear", "l2"), ("linear", "cosine"), ("mlp", "l2"), ("mlp", "cosine"))
 
@@ -31,7 +36,7 @@ def rotated(n: int, d: int, seed: int):
 
 @pytest.mark.parametrize("strength", RIDGE_STRENGTHS)
 def test_ridge_equals_scikit_learn_at_every_strength(strength, monkeypatch):
-    monkeypatch.setattr(mappings, "RIDGE_STRENGTHS", (strength,))
+    monkeypatch.setattr(fitting, "RIDGE_STRENGTHS", (strength,))
     hidden, inputs = data(80, 6, 4)
     fresh, truth = data(20, 6, 4, seed=1)
     mapping = fit_mapping(hidden, inputs, "ridge", validation=(fresh, truth))
@@ -40,7 +45,7 @@ def test_ridge_equals_scikit_learn_at_every_strength(strength, monkeypatch):
     model = Ridge(alpha=strength * len(hidden)).fit(((hidden - mean) / deviation).double(), inputs.double())
     expected = torch.from_numpy(model.predict(((fresh - mean) / deviation).double()))
     torch.testing.assert_close(mapping.predict(fresh).double(), expected, rtol=1e-4, atol=1e-4)
-    assert mapping.chosen["strength"] == strength
+    assert mapping.chosen == strength
 
 
 def test_ridge_equals_the_normal_equations():
@@ -48,7 +53,7 @@ def test_ridge_equals_the_normal_equations():
     mapping = fit_mapping(hidden, inputs, "ridge")
     x = ((hidden - hidden.mean(0)) / hidden.std(0, correction=0)).double()
     y = (inputs - inputs.mean(0)).double()
-    weight = torch.linalg.solve(x.T @ x + mapping.chosen["strength"] * 60 * torch.eye(5).double(), x.T @ y)
+    weight = torch.linalg.solve(x.T @ x + mapping.chosen * 60 * torch.eye(5).double(), x.T @ y)
     torch.testing.assert_close(mapping.predict(hidden).double(), x @ weight + inputs.mean(0), rtol=1e-4, atol=1e-4)
 
 
@@ -59,26 +64,25 @@ def test_strength_is_chosen_on_the_validation_tokens():
     losses = {}
     for strength in RIDGE_STRENGTHS:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(mappings, "RIDGE_STRENGTHS", (strength,))
+            patch.setattr(fitting, "RIDGE_STRENGTHS", (strength,))
             alone = fit_mapping(hidden, inputs, "ridge", validation=(fresh, truth))
         losses[strength] = mapping_loss(alone.predict(fresh), truth, "l2").item()
     best = min(losses, key=losses.get)
-    assert chosen.chosen == {"strength": best, "validation_loss": pytest.approx(losses[best])}
+    assert chosen.chosen == best
+    assert chosen.validation == pytest.approx(losses, rel=1e-4)
     # Had the training tokens chosen, the answer would be the weakest: the choice is not theirs.
     assert best > min(RIDGE_STRENGTHS)
-    assert fit_mapping(hidden, inputs, "ridge", validation=(hidden, inputs)).chosen["strength"] == min(
-        RIDGE_STRENGTHS
-    )
+    assert fit_mapping(hidden, inputs, "ridge", validation=(hidden, inputs)).chosen == min(RIDGE_STRENGTHS)
 
 
 def test_cosine_loss_can_choose_another_strength_than_l2():
     hidden, inputs = data(30, 25, 3, noise=8.0)
     fresh, truth = data(200, 25, 3, seed=1, noise=8.0)
     by_loss = {
-        loss: fit_mapping(hidden, inputs, "ridge", loss, validation=(fresh, truth)).chosen
+        loss: fit_mapping(hidden, inputs, "ridge", loss, validation=(fresh, truth)).validation
         for loss in ("l2", "cosine")
     }
-    assert 0 < by_loss["cosine"]["validation_loss"] < 2 < by_loss["l2"]["validation_loss"]
+    assert 0 < min(by_loss["cosine"].values()) < 2 < min(by_loss["l2"].values())
 
 
 @pytest.mark.parametrize(("kind", "loss"), KINDS[1:])
@@ -92,7 +96,7 @@ def test_dead_dimension_that_stirs_does_no_harm(kind, loss):
     mapping = fit_mapping(torch.cat([hidden, dead], 1), inputs, kind, loss)
     assert identification_rate(mapping.predict(stirred), truth) > 0.9
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mappings, "DEVIATION_FLOOR", 1e-12)
+        patch.setattr(whitening, "DEVIATION_FLOOR", 1e-12)
         unfloored = fit_mapping(torch.cat([hidden, dead], 1), inputs, kind, loss)
     assert identification_rate(unfloored.predict(stirred), truth) < 0.5
 
@@ -138,16 +142,66 @@ def test_best_epoch_by_validation_is_kept(kind):
     hidden, inputs = data(120, 10, 4, noise=20.0)
     fresh, truth = data(120, 10, 4, seed=1, noise=20.0)
     mapping = fit_mapping(hidden, inputs, kind, "l2", validation=(fresh, truth))
-    curve = [mapping.chosen[f"validation_loss_{epoch}"] for epoch in range(1, mappings.EPOCHS + 1)]
-    assert mapping_loss(mapping.predict(fresh), truth, "l2").item() == pytest.approx(min(curve), rel=1e-5)
-    # A validation set that wants the opposite is best served by the first epoch.
-    against = fit_mapping(
-        hidden, inputs, kind, "l2", validation=(hidden, inputs.mean(0) - 5 * (inputs - inputs.mean(0)))
-    )
-    losses = list(against.chosen.values())
-    assert losses.index(min(losses)) < len(losses) - 1
+    curve = mapping.validation
+    assert list(curve) == list(range(1, len(curve) + 1)) and mapping.chosen == min(curve, key=curve.get)
+    assert mapping_loss(mapping.predict(fresh), truth, "l2").item() == pytest.approx(min(curve.values()), rel=1e-4)
+    # A validation set that wants the opposite is best served by the first epochs.
     target = inputs.mean(0) - 5 * (inputs - inputs.mean(0))
-    assert mapping_loss(against.predict(hidden), target, "l2").item() == pytest.approx(min(losses), rel=1e-5)
+    against = fit_mapping(hidden, inputs, kind, "l2", validation=(hidden, target))
+    assert against.chosen < max(against.validation)
+    best = against.validation[against.chosen]
+    assert best == min(against.validation.values())
+    assert mapping_loss(against.predict(hidden), target, "l2").item() == pytest.approx(best, rel=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "loss"), KINDS[1:])
+def test_score_chooses_in_place_of_the_loss(kind, loss):
+    hidden, inputs = data(120, 10, 4, noise=3.0)
+    fresh, truth = data(60, 10, 4, seed=1, noise=3.0)
+    calls = itertools.count()  # the later the better: what is chosen must be what was tried last
+    mapping = fit_mapping(hidden, inputs, kind, loss, validation=(fresh, truth), score=lambda _: -next(calls))
+    assert mapping.chosen == list(mapping.validation)[-1]
+
+
+@pytest.mark.parametrize(("kind", "loss"), KINDS)
+def test_saved_mapping_comes_back_as_it_was(kind, loss, tmp_path):
+    hidden, inputs = data(80, 4, 4)
+    mapping = fit_mapping(hidden, inputs, kind, loss, validation=data(30, 4, 4, seed=1))
+    mapping.save(tmp_path / "mapping.safetensors")
+    again = Mapping.load(tmp_path / "mapping.safetensors")
+    assert torch.equal(again.predict(hidden), mapping.predict(hidden))
+    assert (again.name, again.chosen, again.validation) == (mapping.name, mapping.chosen, mapping.validation)
+
+
+def test_file_that_holds_no_mapping_is_named(tmp_path):
+    from safetensors.torch import save_file
+
+    (tmp_path / "text").write_text("no mapping at all, only a line of text")
+    save_file({"a": torch.zeros(2)}, tmp_path / "other")
+    for name in ("missing", "text", "other"):
+        with pytest.raises(IdentError, match=f"{name} holds no mapping"):
+            Mapping.load(tmp_path / name)
+
+
+@pytest.mark.parametrize(("kind", "loss"), KINDS[1:])
+def test_shared_spectrum_changes_nothing(kind, loss):
+    hidden, inputs = data(80, 6, 4)
+    alone = fit_mapping(hidden, inputs, kind, loss).predict(hidden)
+    assert torch.equal(fit_mapping(hidden, inputs, kind, loss, moments=spectrum(hidden)).predict(hidden), alone)
+
+
+def test_spectrum_does_not_depend_on_the_chunks(monkeypatch):
+    hidden, inputs = data(100, 6, 4)
+    whole = fit_mapping(hidden, inputs).predict(hidden)
+    monkeypatch.setattr(whitening, "ROWS", 7)
+    torch.testing.assert_close(fit_mapping(hidden, inputs).predict(hidden), whole)
+
+
+def test_whitened_states_are_white():
+    hidden, _ = data(500, 6, 4)
+    weight, bias = spectrum(hidden).whitening()
+    white = hidden.double() @ weight + bias
+    torch.testing.assert_close(white.T @ white / 500, torch.eye(6).double(), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(("kind", "loss"), KINDS[1:])
@@ -185,6 +239,10 @@ def test_bad_requests_are_refused():
         fit_mapping(hidden, inputs[:9])
     with pytest.raises(ValueError, match=r"\(4,\)"):
         fit_mapping(hidden[0], inputs)
+    with pytest.raises(ValueError, match="inputs of all 10 training tokens are the same"):
+        fit_mapping(hidden, torch.ones(10, 3))
+    with pytest.raises(ValueError, match=r"hidden \(10, 3\) must be \[N, 4\]"):
+        fit_mapping(hidden, inputs).predict(hidden[:, :3])
     for n in (0, 1):
         with pytest.raises(ValueError, match=f"{n} token.* not enough"):
             fit_mapping(hidden[:n], inputs[:n])

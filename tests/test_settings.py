@@ -23,7 +23,7 @@ def test_every_profile_is_complete_and_names_what_exists(figures):
     for name in profile_names():
         settings = load_settings(name)
         assert settings.folder == figures / name
-        assert set(settings.models) <= set(model_catalogue()) and settings.models[0] == settings.model
+        assert settings.model in model_catalogue() and set(settings.models) <= set(model_catalogue())
         assert {settings.corpus, settings.long_corpus} <= set(corpus_catalogue())
         assert settings.identity_sequences >= 7 and settings.probes >= 1 and settings.seed == 0
         assert list(settings.length_ratios) == sorted(settings.length_ratios)
@@ -63,6 +63,12 @@ def test_changed_settings_never_write_into_the_profiles_folder(figures):
 def test_models_in_two_folders_of_one_name_do_not_share_their_results():
     first, second = (load_settings("base", model=f"/{where}/checkpoint") for where in ("monday", "tuesday"))
     assert first.folder != second.folder
+
+
+def test_given_model_is_looked_at_alone():
+    assert load_settings("base").models == ("mpnet-base", "minilm-l6")
+    assert load_settings("base", model="minilm-l6").models == ("minilm-l6",)
+    assert load_settings("base", corpus="mrpc").models == ("mpnet-base", "minilm-l6")
 
 
 def test_value_that_the_profile_has_anyway_is_no_change():

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from command import ident
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from ident_utils import suite
@@ -53,18 +54,6 @@ def printed(path: Path) -> list[str]:
     cells = nbformat.read(path, as_version=4).cells
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
     return "".join(o.text for o in outputs if o.output_type == "stream").splitlines()
-
-
-def ident(*arguments: str, cwd: Path, timeout: float = 60, **variables: str) -> subprocess.CompletedProcess:
-    """Run the command line as a user does, from a folder that is not the project's."""
-    return subprocess.run(
-        [sys.executable, "-m", "ident_utils.cli", *arguments],
-        cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | variables,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
 
 
 def test_the_kernel_is_this_interpreter_and_knows_profile_and_folders(write, folders, monkeypatch):

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from ident_utils.attention import effective_attention, head_correlation
-from ident_utils.experiments.lengths import mean_over_heads, traces_by_length
+from ident_utils.experiments.lengths import traces_by_length
 from ident_utils.models import Encoder, Text
 from ident_utils.stats import bootstrap_mean
 from ident_utils.trace import Trace
@@ -28,33 +29,53 @@ def token_groups(trace: Trace) -> list[str]:
 
 
 def measure_correlation(encoder: Encoder, texts: Sequence[Text], lengths: Sequence[int]) -> pd.DataFrame:
-    """Compare raw and effective attention of every text and length, averaged over the heads of each layer.
+    """Compare raw and effective attention of every text, length, layer and head.
 
-    Columns: sequence, n, layer, correlation (Pearson, all weights of a head), removed (squared share of the
-    weights that cannot matter), negative (share of effective weights below zero), row_sum_error (mean distance of
-    an effective row's sum from one), and for each group of tokens the attention it receives, raw and effective
-    (mean over rows of the summed weights).
+    Columns: sequence, n, layer, head, correlation (Pearson, all weights of a head), removed (squared share of the
+    weights that cannot matter), what :func:`not_a_distribution` returns, and for each group of tokens the attention
+    it receives, raw and effective (mean over rows of the summed weights).
     """
-    rows = []
+    tables = []
     for number, trace in traces_by_length(encoder, texts, lengths):
         raw = trace.attention.double()
         effective = effective_attention(raw, trace.values).weights
         columns = {
             "correlation": head_correlation(raw, effective),
             "removed": (raw - effective).square().sum((-2, -1)) / raw.square().sum((-2, -1)),
-            "negative": (effective < 0).double().mean((-2, -1)),
-            "row_sum_error": (effective.sum(-1) - 1).abs().mean(-1),
+            **not_a_distribution(raw, effective),
         }
         groups = np.array(token_groups(trace))
         for group in TOKEN_GROUPS:
             where = torch.from_numpy(groups == group)
             columns[f"raw to {group}"] = raw[..., where].sum(-1).mean(-1)
             columns[f"effective to {group}"] = effective[..., where].sum(-1).mean(-1)
-        by_layer = {name: mean_over_heads(values) for name, values in columns.items()}
-        for layer in range(encoder.n_layers):
-            row = {name: values[layer] for name, values in by_layer.items()}
-            rows.append({"sequence": number, "n": trace.n_tokens, "layer": layer + 1} | row)
-    return pd.DataFrame(rows)
+        layer, head = np.indices(raw.shape[:2])
+        where = {"sequence": number, "n": trace.n_tokens, "layer": layer.ravel() + 1, "head": head.ravel() + 1}
+        tables.append(pd.DataFrame(where | {name: part.flatten().numpy() for name, part in columns.items()}))
+    return pd.concat(tables, ignore_index=True)
+
+
+def not_a_distribution(raw: Tensor, effective: Tensor) -> dict[str, Tensor]:
+    """Say how far the rows of effective attention [L, H, n, n] are from probabilities, a number a head: [L, H].
+
+    negative: share of weights below zero; negative_mass: what they sum to in a row; row_sum_error: distance of a
+    row's sum from one; row_sum_low and row_sum_high: the 5% and 95% quantiles of the sums; top_kept: share of rows
+    whose most attended token is the same in raw and effective attention.
+    """
+    sums = effective.sum(-1)
+    return {
+        "negative": (effective < 0).double().mean((-2, -1)),
+        "negative_mass": -effective.clamp_max(0).sum(-1).mean(-1),
+        "row_sum_error": (sums - 1).abs().mean(-1),
+        "row_sum_low": sums.quantile(0.05, dim=-1),
+        "row_sum_high": sums.quantile(0.95, dim=-1),
+        "top_kept": (raw.argmax(-1) == effective.argmax(-1)).double().mean(-1),
+    }
+
+
+def by_head(table: pd.DataFrame, n: int, column: str) -> np.ndarray:
+    """Average a column at length n over texts: [L, H]."""
+    return table[table["n"] == n].pivot_table(index="layer", columns="head", values=column).to_numpy()
 
 
 def interval_by(table: pd.DataFrame, keys: list[str], column: str, resamples: int) -> pd.DataFrame:

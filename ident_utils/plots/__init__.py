@@ -1,12 +1,29 @@
 """Figures, one function each: a table in, a Figure out. Nothing here measures anything."""
 
+from ident_utils.plots.angle import (
+    plot_before_norm,
+    plot_information,
+    plot_interventions,
+    plot_lookups,
+    plot_parts,
+)
 from ident_utils.plots.attention import (
     plot_attention_received,
     plot_attention_triptych,
+    plot_by_head,
     plot_correlation,
     plot_heads,
+    plot_not_a_distribution,
     plot_nullity,
     plot_raw_and_effective,
+    plot_spectrum,
+)
+from ident_utils.plots.beyond import (
+    plot_certain_part,
+    plot_moved_by_head,
+    plot_replacement,
+    plot_row_intervals,
+    plot_wide_intervals,
 )
 from ident_utils.plots.contribution import (
     plot_contribution_map,
@@ -22,24 +39,31 @@ from ident_utils.plots.contribution import (
     plot_own_contribution,
 )
 from ident_utils.plots.definitions import (
-    plot_controls,
+    plot_attribution_controls,
     plot_definitions,
     plot_error_by_probes,
     plot_heads_against_attribution,
     plot_rollout,
 )
 from ident_utils.plots.identity import (
-    plot_interventions,
-    plot_kinds_of_token,
-    plot_lookups,
+    plot_across_layers,
+    plot_controls,
+    plot_learning,
+    plot_losses,
     plot_mappings,
-    plot_parts,
+    plot_neighbours,
     plot_retention,
+    plot_steps,
 )
 
 __all__ = [
+    "plot_across_layers",
     "plot_attention_received",
     "plot_attention_triptych",
+    "plot_attribution_controls",
+    "plot_before_norm",
+    "plot_by_head",
+    "plot_certain_part",
     "plot_contribution_map",
     "plot_controls",
     "plot_correlation",
@@ -49,13 +73,18 @@ __all__ = [
     "plot_group_contribution",
     "plot_heads",
     "plot_heads_against_attribution",
+    "plot_information",
     "plot_interventions",
-    "plot_kinds_of_token",
     "plot_largest",
+    "plot_learning",
     "plot_lookups",
+    "plot_losses",
     "plot_main_contributors",
     "plot_mappings",
     "plot_models",
+    "plot_moved_by_head",
+    "plot_neighbours",
+    "plot_not_a_distribution",
     "plot_nullity",
     "plot_offsets",
     "plot_own_by_cut",
@@ -64,6 +93,11 @@ __all__ = [
     "plot_own_contribution",
     "plot_parts",
     "plot_raw_and_effective",
+    "plot_replacement",
     "plot_retention",
     "plot_rollout",
+    "plot_row_intervals",
+    "plot_spectrum",
+    "plot_steps",
+    "plot_wide_intervals",
 ]

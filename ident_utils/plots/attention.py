@@ -23,24 +23,60 @@ def plot_heads(attention: np.ndarray, tokens: Sequence[str], heads: Sequence[tup
 
 
 @styled
-def plot_nullity(table: pd.DataFrame, head_dim: int, n_heads: int) -> Figure:
-    """Draw the freedom of a row of weights by length, with the bound; columns as in ``nullity_by_length``."""
-    figure, (ax,) = new_figure(3.4)
-    n = np.arange(0, table["n"].max() + 1)
-    ax.plot(n, np.maximum(0, n - head_dim - 1), color="0.35", lw=1.2, label="bound: n − d_v − 1")
-    ax.vlines(table["n"], table["smallest"], table["largest"], color=COLOURS[0], lw=4, alpha=0.4)
-    ax.plot(table["n"], table["smallest"], "o", color=COLOURS[0], label="smallest of all heads and texts")
-    ax.plot(table["n"], table["largest"], "x", color=COLOURS[1], markersize=7, label="largest of all heads and texts")
-    reference(ax, head_dim, f"n = d_v = {head_dim}", axis="x", place=0.98)
-    ax.set(xlabel="sequence length n (tokens)", ylabel="free dimensions of a row\n(nullity of [V, 1])")
-    ax.legend(loc="center left")
-    note = f"{table['heads'].min():,} to {table['heads'].max():,} heads per length ({n_heads} a text); float64"
-    return finish(figure, "Every head is exactly as free as the bound says", note)
+def plot_nullity(table: pd.DataFrame) -> Figure:
+    """Draw the freedom of a row of weights by length for every model, with the bound; as ``nullity_by_length``."""
+    models = list(dict.fromkeys(table["model"]))
+    figure, axes = new_figure(3.2, len(models), width=max(5.0, 2.9 * len(models)))
+    for ax, model in zip(axes, models, strict=True):
+        part = table[table["model"] == model]
+        n, head_dim = np.arange(0, part["n"].max() + 1), int(part["head_dim"].iloc[0])
+        ax.plot(n, np.maximum(0, n - head_dim - 1), color="0.35", lw=1.2, label="bound: n − d_v − 1")
+        ax.plot(part["n"], part["smallest"], "o", color=COLOURS[0], label="[V, 1]: smallest of all heads and texts")
+        ax.plot(part["n"], part["largest"], "x", color=COLOURS[1], markersize=7, label="[V, 1]: largest")
+        ax.plot(part["n"], part["smallest_of_v"], "^", color=COLOURS[2], markersize=3, label="V: smallest")
+        reference(ax, head_dim, f"d_v = {head_dim}", axis="x", place=0.6)
+        ax.set(xlabel="sequence length n (tokens)", title=model)
+    axes[0].set_ylabel("free dimensions of a row\n(nullity)")
+    axes[0].legend(loc="lower right", fontsize=6, bbox_to_anchor=(1.0, 0.06))
+    exact = (table["smallest"] == table["bound"]).all() and (table["largest"] == table["bound"]).all()
+    below = int((table["smallest"] < table["bound"]).sum())
+    title = "Every head is exactly as free as the bound says" if exact else f"Lengths below the bound: {below}"
+    note = f"{table['heads'].min():,} to {table['heads'].max():,} heads per length; float64"
+    return finish(figure, title, note)
+
+
+@styled
+def plot_spectrum(spectrum: pd.DataFrame, ranks: pd.DataFrame, n: int, head_dim: int, width: int) -> Figure:
+    """Draw one head's singular values, and how every head's rank is read in several ways.
+
+    Columns as in ``spectrum_of_head`` and ``ranks_read``.
+    """
+    figure, (left, right) = new_figure(3.4, 2, width=8.6, share=False)
+    for i, (name, part) in enumerate(spectrum.groupby("matrix", sort=False)):
+        marker, size = "osx^"[i], 2.5
+        values = part["value"].clip(lower=1e-20)
+        left.semilogy(part["index"], values, marker, color=COLOURS[i], markersize=size, label=name)
+    for eps, name in ((2.0**-52, "float64"), (2.0**-23, "float32")):
+        reference(left, max(n, width) * eps, f"tolerance for T, {name}", place=0.02)
+    reference(left, head_dim, f"d_v = {head_dim}", axis="x", place=0.98)
+    left.set(xlabel="index", ylabel="singular value over the largest", ylim=(1e-19, 5))
+    left.legend(loc="lower left", fontsize=7)
+    y = np.arange(len(ranks))[::-1]
+    right.hlines(y, ranks["smallest"], ranks["largest"], color=COLOURS[1], lw=3, alpha=0.5)
+    right.plot(ranks["smallest"], y, "o", color=COLOURS[1])
+    right.plot(ranks["largest"], y, "o", color=COLOURS[1])
+    reference(right, min(n, head_dim), "true rank", axis="x", place=1.0)
+    names = [
+        f"{m.replace(', ', chr(10))}: {r:.0%} right" for m, r in zip(ranks["method"], ranks["right"], strict=True)
+    ]
+    right.set_yticks(y, names, fontsize=7)
+    right.set(xlabel="rank read (smallest to largest of all heads)", xlim=(0, None))
+    return finish(figure, "V has no singular value near the cut; a T made in float32 reads as full rank", f"n = {n}")
 
 
 @styled
 def plot_attention_triptych(example: dict, title: str) -> Figure:
-    """Draw one head's attention, the second attention with the same output, and their difference."""
+    """Draw one head's attention, another attention with the same output, and their difference."""
     figure, axes = new_figure(3.0, 3, width=8.6)
     raw, second = example["raw"].numpy(), example["second"].numpy()
     top, every = float(max(raw.max(), second.max())), max(1, len(raw) // 24)
@@ -89,6 +125,44 @@ def plot_attention_received(table: pd.DataFrame, n: int) -> Figure:
     axes[0].legend()
     note = f"n = {n} tokens, {int(table['n_sequences'].min())} passages; bands: 95% bootstrap over passages"
     return finish(figure, "The attention parked on the first token is the part that cannot matter", note)
+
+
+@styled
+def plot_by_head(maps: dict[str, np.ndarray], n: int, title: str) -> Figure:
+    """Draw numbers between 0 and 1 for every layer and head, one map [L, H] a name."""
+    figure, axes = new_figure(3.2, len(maps), width=3.6 * len(maps))
+    for ax, (name, values) in zip(axes, maps.items(), strict=True):
+        image = ax.imshow(values, cmap="cividis", vmin=0, vmax=1, aspect="auto", origin="lower")
+        ax.set_xticks(range(values.shape[1]), range(1, values.shape[1] + 1), fontsize=7)
+        ax.set_yticks(range(len(values)), range(1, len(values) + 1), fontsize=7)
+        ax.set(title=name, xlabel="head")
+        ax.grid(False)
+    axes[0].set_ylabel("layer")
+    figure.colorbar(image, ax=axes, shrink=0.9)
+    return finish(figure, title, f"n = {n} tokens; mean over passages")
+
+
+@styled
+def plot_not_a_distribution(table: pd.DataFrame, head_dim: int) -> Figure:
+    """Draw by length how far effective attention is from probabilities; a row a length, as ``not_a_distribution``."""
+    figure, (left, middle, right) = new_figure(3.0, 3, width=8.8, share=False)
+    n = table["n"]
+    left.plot(n, table["negative"], "o-", color=COLOURS[0], label="share of weights below zero")
+    left.plot(n, table["negative_mass"], "s--", color=COLOURS[1], label="what they sum to in a row")
+    left.legend(fontsize=7)
+    left.set_title("negative weights")
+    middle.fill_between(n, table["row_sum_low"], table["row_sum_high"], color=COLOURS[0], alpha=0.3, lw=0)
+    middle.plot(n, table["row_sum_low"], "o-", color=COLOURS[0])
+    middle.plot(n, table["row_sum_high"], "o-", color=COLOURS[0])
+    reference(middle, 1, "a distribution", place=0.02)
+    middle.set_title("sum of a row, 5% to 95%")
+    right.plot(n, table["top_kept"], "o-", color=COLOURS[0])
+    right.set(title="rows with the same top token", ylim=(0, 1.05))
+    for ax in (left, middle, right):
+        reference(ax, head_dim, "d_v", axis="x", place=0.98)
+        ax.set_xlabel("sequence length n (tokens)")
+    title = "Beyond the bound effective weights are negative in part, and rows no longer sum to one"
+    return finish(figure, title, "means over passages, layers and heads")
 
 
 @styled

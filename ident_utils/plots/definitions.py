@@ -39,7 +39,7 @@ def plot_error_by_probes(table: pd.DataFrame, note: str) -> Figure:
 
 
 @styled
-def plot_controls(table: pd.DataFrame, note: str) -> Figure:
+def plot_attribution_controls(table: pd.DataFrame, note: str) -> Figure:
     """Draw the median own contribution by layer under every control; columns condition, layer, value."""
     figure, (ax,) = new_figure(3.5)
     draw_curves(ax, table, "condition")

@@ -1,4 +1,4 @@
-"""Figures of notebooks 03 and 04: identification rates by layer."""
+"""Figures of notebook 03: identification rates by layer."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -8,7 +8,7 @@ from ident_utils.plots.canvas import draw_curves, finish, layer_axis, new_figure
 RATE = "share of tokens identified"
 
 
-def _note(table: pd.DataFrame) -> str:
+def sample_note(table: pd.DataFrame) -> str:
     return f"{int(table['n_sequences'].max())} test sequences; bands: 95% bootstrap over sequences"
 
 
@@ -31,68 +31,147 @@ def plot_retention(table: pd.DataFrame, mapping: str, chance: float) -> Figure:
     ax.legend(loc="lower center", ncols=2, bbox_to_anchor=(0.5, 0.1))
     last = part[(part["lookup"] == "own") & (part["layer"] == part["layer"].max())]["value"].iloc[0]
     title = f"In the last layer {last:.0%} of the tokens are still found again"
-    return finish(figure, title, f"{mapping}, cosine lookup; {_note(part)}")
+    return finish(figure, title, f"{mapping}, cosine lookup; {sample_note(part)}")
 
 
 @styled
 def plot_mappings(table: pd.DataFrame, chance: float) -> Figure:
     """Draw what the choice of mapping does: own token, same sequence."""
     part = table[table["lookup"] == "own"]
-    figure, (ax,) = new_figure(3.4)
+    figure, (ax,) = new_figure(3.8)
     draw_curves(ax, part, "mapping")
     reference(ax, chance, f"chance: {chance:.3f}", place=0.02)
     layer_axis(ax, part["layer"])
     ax.set(ylabel=RATE, ylim=(0, 1.03))
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 0.08))
-    return finish(figure, "A linear mapping finds what the bare hidden state hides", f"cosine lookup; {_note(part)}")
+    ax.legend(loc="lower left", ncols=2, bbox_to_anchor=(0, 0.08))
+    last = part[part["layer"] == part["layer"].max()].set_index("mapping")["value"]
+    fitted = last.drop("naive", errors="ignore")
+    title = f"In the last layer fitted mappings find {fitted.min():.0%} to {fitted.max():.0%}"
+    if "naive" in last:
+        title += f", the bare state {last['naive']:.0%}"
+    return finish(figure, title, f"cosine lookup; {sample_note(part)}")
 
 
 @styled
-def plot_kinds_of_token(table: pd.DataFrame) -> Figure:
-    """Draw the rate by kind of token and layer."""
-    figure, (ax,) = new_figure(3.2)
-    draw_curves(ax, table, "kind")
-    layer_axis(ax, table["layer"])
-    ax.set(ylabel=RATE, ylim=(0, 1.03))
-    ax.legend(loc="lower left")
-    return finish(
-        figure, "Who is lost: tokens with a twin, and special tokens", f"own token, same sequence; {_note(table)}"
+def plot_controls(table: pd.DataFrame, mapping: str, chance: float) -> Figure:
+    """Draw the result of ``mapping`` among its controls, all in the column mapping."""
+    figure, (ax,) = new_figure(3.8, width=8.2)
+    draw_curves(
+        ax, table, "mapping", [mapping, *(name for name in dict.fromkeys(table["mapping"]) if name != mapping)]
     )
-
-
-@styled
-def plot_parts(table: pd.DataFrame, chance: float) -> Figure:
-    """Draw the rate of mappings that see the full state, its direction, its norm, or one coordinate."""
-    figure, (ax,) = new_figure(3.4)
-    draw_curves(ax, table, "seen", ("full", "direction", "norm", "one coordinate"))
-    reference(ax, chance, f"chance: {chance:.3f}", place=0.02)
+    reference(ax, chance, f"chance: {chance:.3f}", place=0.98)
     layer_axis(ax, table["layer"])
-    ax.set(ylabel=RATE, ylim=(0, 1.03))
-    ax.legend(loc="center left", title="the mapping sees", title_fontsize=8)
-    return finish(
-        figure, "The direction alone identifies as well as the full state; the norm hardly does", _note(table)
+    ax.set(ylabel=RATE, ylim=(-0.01, 1.03))
+    figure.legend(loc="outside right upper")
+    last = table[table["layer"] == table["layer"].max()].set_index("mapping")["value"]
+    title = (
+        f"Knowing the word alone would find {last['word only']:.0%}, the position alone {last['position only']:.0%}"
     )
+    counts = table.drop_duplicates("n_sequences")["n_sequences"].sort_values()
+    note = " or ".join(str(int(n)) for n in counts) + " test sequences; bands: 95% bootstrap over sequences"
+    return finish(figure, title, note)
 
 
 @styled
-def plot_interventions(table: pd.DataFrame) -> Figure:
-    """Draw the rate after moving states equally far along the norm and across it."""
-    figure, (ax,) = new_figure(3.2)
-    draw_curves(ax, table, "state", ("as it is", "norm exchanged", "turned as far"))
-    layer_axis(ax, table["layer"])
-    ax.set(ylabel=RATE)
-    ax.legend(loc="lower left")
-    return finish(figure, "What a step along the norm costs, and an equally long step across it", _note(table))
-
-
-@styled
-def plot_lookups(table: pd.DataFrame) -> Figure:
-    """Draw cosine against L2 lookup for the naive and the ridge mapping, rescaled predictions too."""
-    figure, axes = new_figure(3.2, 2, width=7.6)
-    for ax, mapping in zip(axes, ("naive", "ridge"), strict=True):
-        draw_curves(ax, table[table["mapping"] == mapping], "lookup", ("cosine", "L2", "L2, rescaled"))
+def plot_steps(table: pd.DataFrame) -> Figure:
+    """Draw how far layers move states, and how much of it all tokens share, for several models."""
+    figure, axes = new_figure(3.2, 2, width=7.6, share=False)
+    labels = ("length relative to the state", "share common to the sequence")
+    for ax, column, label in zip(axes, ("moved", "common"), labels, strict=True):
+        draw_curves(ax, table.rename(columns={column: "value"}), "model")
         layer_axis(ax, table["layer"])
-        ax.set_title(mapping)
+        ax.set(ylabel=label, ylim=(0, None))
+    axes[1].legend(loc="best")
+    moved = table.groupby("model", sort=False)["moved"].mean()
+    return finish(
+        figure,
+        f"A layer moves a state by {moved['trained']:.0%} of its length, an untrained one {moved['untrained']:.0%}",
+    )
+
+
+@styled
+def plot_losses(kinds: pd.DataFrame, twins: pd.DataFrame, places: pd.DataFrame) -> Figure:
+    """Draw the rate by kind of token, by twins, and by position (three layers), side by side."""
+    figure, axes = new_figure(4.0, 3, width=10)
+    for ax, table in zip(axes, (kinds, twins), strict=False):
+        draw_curves(ax, table, "kind")
+        layer_axis(ax, table["layer"])
+    layers = sorted(set(places["layer"]))
+    chosen = [layers[0], layers[len(layers) // 2], layers[-1]]
+    by_layer = places[places["layer"].isin(chosen)].assign(
+        where=[f"layer {layer}" for layer in places["layer"] if layer in chosen]
+    )
+    draw_curves(axes[2], by_layer, "where", x="kind")
+    axes[2].set_xlabel("position in the sequence")
     axes[0].set(ylabel=RATE, ylim=(0, 1.03))
-    axes[0].legend(loc="lower left")
-    return finish(figure, "L2 lookup finds less than cosine lookup, for a reason of its own", _note(table))
+    for ax, name in zip(axes, ("kind of token", "twins", "position"), strict=True):
+        ax.set_title(name)
+        ax.legend(loc="lower left")
+    last = twins[twins["layer"] == twins["layer"].max()].set_index("kind")["value"]
+    without, with_twin = last["no twin in the sequence"], last["a twin in the sequence"]
+    title = (
+        f"In the last layer {without:.0%} of tokens without a twin are found, and {with_twin:.0%} of those with one"
+    )
+    return finish(figure, title, sample_note(kinds))
+
+
+@styled
+def plot_learning(table: pd.DataFrame) -> Figure:
+    """Draw the rate in the last layer against the number of training sequences, which is shown by doubling."""
+    figure, (ax,) = new_figure(3.2)
+    draw_curves(ax, table, "mapping", x="sequences")
+    ticks = sorted(set(table["sequences"]))
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(ticks, [str(t) for t in ticks])
+    ax.minorticks_off()
+    ax.set(xlabel="training sequences", ylabel=RATE)
+    ax.legend(loc="lower right")
+    ends = table[table["sequences"].isin(ticks[-2:])].pivot(index="mapping", columns="sequences", values="value")
+    gain = ends[ticks[-1]] - ends[ticks[-2]]
+    title = "Last doubling of the texts: " + ", ".join(
+        f"{name.split(',')[0]} {gain[name]:+.3f}" for name in gain.index
+    )
+    return finish(figure, title, f"last layer, own token, same sequence; {sample_note(table)}")
+
+
+@styled
+def plot_across_layers(table: pd.DataFrame) -> Figure:
+    """Draw the rate of mappings trained on one layer (rows) and tested on another (columns)."""
+    matrix = table.pivot(index="trained", columns="tested", values="value")
+    figure, (ax,) = new_figure(4.2, width=5.2)
+    image = ax.imshow(matrix, vmin=0, vmax=1, cmap="viridis", aspect="equal")
+    for i, row in enumerate(matrix.to_numpy()):
+        for j, value in enumerate(row):
+            ax.text(
+                j, i, f"{value:.2f}", ha="center", va="center", fontsize=8, color="black" if value > 0.6 else "white"
+            )
+    ax.set_xticks(range(len(matrix)), matrix.columns)
+    ax.set_yticks(range(len(matrix)), matrix.index)
+    ax.set(xlabel="tested on layer", ylabel="trained on layer")
+    ax.grid(False)
+    figure.colorbar(image, label=RATE)
+    forward = matrix.iloc[0, -1]
+    own = matrix.iloc[-1, -1]
+    return finish(figure, f"The first layer's mapping finds {forward:.0%} in the last layer, its own {own:.0%}")
+
+
+@styled
+def plot_neighbours(table: pd.DataFrame) -> Figure:
+    """Draw by layer the rate of recovering a neighbour's input: before on the left, after on the right."""
+    part = table[table["lookup"] == "own"]
+    place = part[part["seen"] == "position only"].set_index("offset")["value"]
+    curves = part[part["seen"] != "position only"].assign(layer=lambda t: t["seen"].astype(int))
+    figure, axes = new_figure(3.6, 2, width=7.6)
+    for ax, side in zip(axes, (-1, 1), strict=True):
+        offsets = sorted((o for o in place.index if o * side > 0), key=abs)
+        named = curves.assign(named=[f"offset {o:+d}" for o in curves["offset"]])
+        draw_curves(ax, named, "named", [f"offset {o:+d}" for o in offsets])
+        reference(ax, place[offsets].mean(), f"position only: {place[offsets].mean():.2f}", place=0.98)
+        layer_axis(ax, curves["layer"])
+        ax.legend(loc="upper right")
+    axes[0].set(ylabel="neighbours' inputs identified", ylim=(0, 1.03))
+    near = curves[curves["offset"].abs() == 1].groupby("layer")["value"].mean()
+    title = f"A token's state tells most about its direct neighbours in layer {near.idxmax()}, not in the last"
+    if near.idxmax() == near.index.max():
+        title = "A token's state tells most about its direct neighbours in the last layer"
+    return finish(figure, title, f"layer 0: the input of the token itself; {sample_note(part)}")
