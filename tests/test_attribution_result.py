@@ -10,7 +10,6 @@ from ident_utils.attribution import (
     attention_rollout,
     attribute,
     attribution_cost,
-    head_attribution,
     local_attribution,
     precision,
 )
@@ -153,9 +152,9 @@ def test_other_files_are_refused(tmp_path):
 
 def test_local_attribution_is_each_layers_own():
     encoder = tiny_encoder("bert", layers=3)
-    found = local_attribution(encoder, TEXT, probes=3, seed=5)
+    found, heads = local_attribution(encoder, TEXT, probes=3, seed=5)
     n = found.shape[-1]
-    assert found.shape == (3, n, n)
+    assert found.shape == (3, n, n) and heads.shape == (3, encoder.n_heads, n, n)
     for layer in (1, 2, 3):
         alone = attribute(encoder, TEXT, probes=3, seed=5 + layer, source=layer - 1, layers=[layer])
         torch.testing.assert_close(found[layer - 1], alone.contributions[0], rtol=1e-10, atol=1e-14)
@@ -170,7 +169,7 @@ def test_a_head_whose_attention_is_fixed_passes_on_what_it_attends_to(family):
                 module.weight.zero_()
                 module.bias.zero_()
     # J_ij = a_ji W_V: all blocks are the same but for their weight of attention.
-    found = head_attribution(encoder, TEXT, probes=1000)
+    _, found = local_attribution(encoder, TEXT, probes=1000)
     torch.testing.assert_close(found, encoder.trace(TEXT).attention, rtol=0.1, atol=0.005)
 
 

@@ -4,8 +4,8 @@
 errors, ``methods`` has the calls, ``precision`` and ``cost`` decide and predict, ``result`` keeps what was found.
 """
 
-from ident_utils.attribution.cost import Cost, attribution_cost
-from ident_utils.attribution.local import attention_rollout, head_attribution, local_attribution
+from ident_utils.attribution.cost import Cost, attribution_cost, together
+from ident_utils.attribution.local import attention_rollout, local_attribution
 from ident_utils.attribution.methods import METHODS, attribute, hidden_token_attribution
 from ident_utils.attribution.result import Attribution
 from ident_utils.attribution.summaries import by_relative_position, own_contribution, own_is_largest
@@ -18,9 +18,9 @@ __all__ = [
     "attribute",
     "attribution_cost",
     "by_relative_position",
-    "head_attribution",
     "hidden_token_attribution",
     "local_attribution",
     "own_contribution",
     "own_is_largest",
+    "together",
 ]

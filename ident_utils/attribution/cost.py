@@ -1,5 +1,6 @@
 """What an attribution will cost, before it is started."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,3 +50,10 @@ def attribution_cost(
     operations = tangents * tangent_operations(encoder, n, span.layers[-1] - span.source)
     dtype = torch.float64 if exact else encoder.dtype
     return Cost(tangents, tangents_per_chunk(encoder, n), operations, matrix_rate(encoder.model.device.type, dtype))
+
+
+def together(costs: Sequence[Cost]) -> Cost:
+    """Add up the costs of several texts."""
+    return Cost(
+        sum(c.tangents for c in costs), max(c.chunk for c in costs), sum(c.operations for c in costs), costs[0].rate
+    )

@@ -35,7 +35,11 @@ class Span:
 
     source: int
     layers: tuple[int, ...]  # counted from 1, ascending
-    heads: bool = False  # the targets are the heads' outputs A V of these layers, not the hidden states
+    heads: bool = False  # the targets are the heads' outputs A V of these layers, and after them the hidden states
+
+    def targets(self, n_heads: int) -> int:
+        """Count the targets."""
+        return len(self.layers) * (n_heads + 1 if self.heads else 1)
 
 
 def span_of(encoder: Encoder, source: int = 0, layers: Sequence[int] | None = None, *, heads: bool = False) -> Span:
@@ -86,9 +90,8 @@ def span_function(encoder: Encoder, encoding: Encoding, span: Span) -> Run:
             stack.enter_context(_only_layers(encoder, span.source, span.layers[-1]))
             stack.enter_context(substitute_output(encoder.embeddings, state))
             hidden = encoder.run(encoding).hidden_states
-        if span.heads:
-            return tuple(encoder.split_heads(contexts[i][0]) for i in range(len(span.layers)))
-        return tuple(hidden[layer - span.source] for layer in span.layers)
+        heads = tuple(encoder.split_heads(contexts[i][0]) for i in range(len(span.layers))) if span.heads else ()
+        return heads + tuple(hidden[layer - span.source] for layer in span.layers)
 
     return run
 

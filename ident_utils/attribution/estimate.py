@@ -78,8 +78,9 @@ def _accumulate(
     """Sum powers of the squared norms over the tangents of each input token: [T, n_out, n_in] for each power."""
     state, run = source_state(encoder, encoding, span), span_function(encoder, encoding, span)
     n = state.shape[1]
-    targets = len(span.layers) * (encoder.n_heads if span.heads else 1)
-    sums = [torch.zeros(targets, n, n, dtype=torch.float64, device=state.device) for _ in powers]
+    sums = [
+        torch.zeros(span.targets(encoder.n_heads), n, n, dtype=torch.float64, device=state.device) for _ in powers
+    ]
     for part in track(tangents.split(chunk or tangents_per_chunk(encoder, n)), label):
         squares = push(run, state, part, squared_norm, bf16=bf16).permute(1, 2, 0).double()
         for total, power in zip(sums, powers, strict=True):

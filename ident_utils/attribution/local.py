@@ -8,23 +8,20 @@ from ident_utils.attribution.estimate import sampled_squares, shares
 from ident_utils.models import Encoder, Text
 
 
-def local_attribution(encoder: Encoder, text: Text, *, probes: int = 2, seed: int = 0) -> Tensor:
-    """Return what each token of a layer's *input* contributes to the layer's output: [L, n_out, n_in]."""
-    return _by_layer(encoder, text, probes, seed, heads=False)[:, 0]
+def local_attribution(
+    encoder: Encoder, text: Text, *, probes: int = 2, seed: int = 0, truncate: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return what each token of a layer's *input* contributes within that layer.
 
-
-def head_attribution(encoder: Encoder, text: Text, *, probes: int = 2, seed: int = 0) -> Tensor:
-    """Return what each token of a layer's input contributes to each head's output A V: [L, H, n_out, n_in]."""
-    return _by_layer(encoder, text, probes, seed, heads=True)
-
-
-def _by_layer(encoder: Encoder, text: Text, probes: int, seed: int, *, heads: bool) -> Tensor:
-    encoding = encoder.encode(text)
+    First to the layer's output, [L, n_out, n_in], then to the output A V of each head, [L, H, n_out, n_in].
+    """
+    encoding = encoder.encode(text, truncate=truncate)
     found = []
     for layer in range(1, encoder.n_layers + 1):
-        span = span_of(encoder, layer - 1, [layer], heads=heads)
+        span = span_of(encoder, layer - 1, [layer], heads=True)
         found.append(shares(sampled_squares(encoder, encoding, span, probes, seed + layer).mean))
-    return torch.stack(found).cpu()
+    together = torch.stack(found).cpu()
+    return together[:, -1], together[:, :-1]
 
 
 def attention_rollout(attention: Tensor) -> Tensor:

@@ -1,32 +1,22 @@
-"""Notebook 07: what a contribution depends on, besides the text: definition, estimator, precision, controls."""
+"""Notebook 07: the definitions of a contribution side by side, and what the notebook keeps of its findings."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from itertools import combinations
 
-import numpy as np
 import pandas as pd
-import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from ident_utils.attention import effective_attention
 from ident_utils.attribution import (
     METHODS,
-    Attribution,
-    attention_rollout,
     attribute,
-    head_attribution,
-    local_attribution,
     own_contribution,
 )
 from ident_utils.attribution.engine import span_of
 from ident_utils.attribution.estimate import block_squares, sampled_squares, shares, sum_gradient_squares
-from ident_utils.models import Encoder, Text, permuted, untrained
-from ident_utils.progress import track
-
-REPEATED = "again"  # the word of the text that says one thing only
+from ident_utils.models import Encoder, Text, untrained
 
 
 def cut(encoder: Encoder, text: Text, tokens: int) -> str:
@@ -39,20 +29,21 @@ def cut(encoder: Encoder, text: Text, tokens: int) -> str:
 
 def all_definitions(encoder: Encoder, text: Text) -> dict[str, Tensor]:
     """Compute the contributions by every definition, exactly and in float64: [L, n_out, n_in] each."""
-    precise = _double(encoder)
+    precise = in_double(encoder)
     found = block_squares(precise, precise.encode(text), span_of(precise))
     return {method: shares(found[method]) for method in METHODS}
 
 
-def _double(encoder: Encoder) -> Encoder:
+def in_double(encoder: Encoder) -> Encoder:
+    """Return the encoder with a copy of its model in float64."""
     return replace(encoder, model=deepcopy(encoder.model).double())
 
 
 def definitions_table(found: dict[str, Tensor]) -> pd.DataFrame:
     """Return the median own contribution: method, layer, value."""
     rows = []
-    for method, contributions in found.items():
-        for layer, own in enumerate(own_contribution(contributions), start=1):
+    for method, shared in found.items():
+        for layer, own in enumerate(own_contribution(shared), start=1):
             rows.append({"method": method, "layer": layer, "value": own.median().item()})
     return pd.DataFrame(rows)
 
@@ -64,12 +55,13 @@ def agreement_table(found: dict[str, Tensor]) -> pd.DataFrame:
     for one, other in combinations(found, 2):
         row = {"definitions": f"{one} / {other}"}
         for name, layer in (("first", 0), ("middle", (n_layers - 1) // 2), ("last", n_layers - 1)):
-            row[f"{name} layer"] = _rank_correlation(found[one][layer], found[other][layer])
+            row[f"{name} layer"] = rank_correlation(found[one][layer], found[other][layer])
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _rank_correlation(one: Tensor, other: Tensor) -> float:
+def rank_correlation(one: Tensor, other: Tensor) -> float:
+    """Return Spearman's rank correlation of all entries."""
     return float(spearmanr(one.flatten().numpy(), other.flatten().numpy()).statistic)
 
 
@@ -81,7 +73,7 @@ def sum_gradient_of_untrained(encoder: Encoder, text: Text, seed: int = 0) -> pd
     """
     rows = []
     for model in (encoder, untrained(encoder, seed)):
-        for version in (model, _double(model)):
+        for version in (model, in_double(model)):
             encoding, span = version.encode(text), span_of(version, layers=[version.n_layers])
             places = tuple(range(len(encoding.tokens)))
             gradient = sum_gradient_squares(version, encoding, span, places).mean
@@ -98,157 +90,65 @@ def sum_gradient_of_untrained(encoder: Encoder, text: Text, seed: int = 0) -> pd
     return pd.DataFrame(rows)
 
 
-def error_by_probes(encoder: Encoder, text: Text, exact: Tensor, probes: Sequence[int], seeds: int) -> pd.DataFrame:
-    """Compare estimates of the own contribution with the exact: probes, layer, error, stated, median_error.
-
-    ``error`` and ``stated`` (standard error) are root mean squares over tokens and seeds, relative to the mean own
-    contribution of the layer; ``median_error`` is the relative error of the median over tokens.
-    """
-    rows = []
-    truth = own_contribution(exact)  # [L, n]
-    for count in probes:
-        many = [attribute(encoder, text, probes=count, seed=seed, precision="float32") for seed in range(seeds)]
-        own = torch.stack([own_contribution(one.contributions) for one in many])
-        stated = torch.stack([own_contribution(one.standard_error) for one in many])
-        scale = truth.mean(-1)
-        columns = {
-            "error": (own - truth).square().mean((0, 2)).sqrt() / scale,
-            "stated": stated.square().mean((0, 2)).sqrt() / scale,
-            "median_error": _relative_median_error(own, truth),
-        }
-        for layer in range(len(truth)):
-            rows.append({"probes": count, "layer": layer + 1} | {k: v[layer].item() for k, v in columns.items()})
-    return pd.DataFrame(rows)
-
-
-def _relative_median_error(own: Tensor, truth: Tensor) -> Tensor:
-    median = truth.median(-1).values
-    return ((own.median(-1).values - median) / median).square().mean(0).sqrt()
-
-
-def compare_precisions(encoder: Encoder, text: Text, probes: int, seed: int = 0) -> pd.DataFrame:
-    """Push the same tangents in three precisions: how far the contributions are from those in float64.
-
-    Columns: what, total variation (mean over rows and layers). The last row is the sampling: another seed.
-    """
-    reference = attribute(_double(encoder), text, probes=probes, seed=seed).contributions
-    options = {"float32": ("float32", seed), "bfloat16": ("bfloat16", seed), "other probes": ("float32", seed + 1)}
-    rows = []
-    for what, (precision, drawn) in options.items():
-        found = attribute(encoder, text, probes=probes, seed=drawn, precision=precision).contributions
-        rows.append({"what": what, "total variation": _total_variation(found, reference)})
-    return pd.DataFrame(rows)
-
-
-def compare_threads(encoder: Encoder, text: Text, probes: int) -> float:
-    """Return the total variation between results on one thread and on all."""
-    threads = torch.get_num_threads()
-    try:
-        everything = hidden(encoder, text, probes)
-        torch.set_num_threads(1)
-        return _total_variation(hidden(encoder, text, probes), everything)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def hidden(encoder: Encoder, text: Text, probes: int, seed: int = 0) -> Tensor:
-    """Return contributions by the default definition."""
+def contributions(encoder: Encoder, text: Text, probes: int, seed: int = 0) -> Tensor:
+    """Return contributions by the default definition: [L, n_out, n_in]."""
     return attribute(encoder, text, probes=probes, seed=seed).contributions
 
 
-def _total_variation(one: Tensor, other: Tensor) -> float:
-    return float((one - other).abs().sum(-1).mean() / 2)
+def formatted(table: pd.DataFrame, formats: Mapping[str, str]) -> pd.DataFrame:
+    """Return the table with some columns as text, by format: numbers of very different size in one table."""
+    return table.assign(**{column: table[column].map(form.format) for column, form in formats.items()})
 
 
-def compare_seeds(encoder: Encoder, text: Text, probes: int, seeds: int) -> pd.DataFrame:
-    """Return the median own contribution by seed of the probes: seed, layer, value."""
-    rows = []
-    for seed in range(seeds):
-        own = own_contribution(hidden(encoder, text, probes, seed)).median(-1).values
-        rows += [{"seed": seed, "layer": i + 1, "value": value} for i, value in enumerate(own.tolist())]
-    return pd.DataFrame(rows)
-
-
-def control_conditions(encoder: Encoder, seed: int) -> dict[str, tuple[Encoder, Callable[[str], str]]]:
-    """Return the model and the change of the text for every control."""
-    generator = np.random.default_rng(seed)
-
-    def shuffled(text: str) -> str:
-        return " ".join(generator.permutation(text.split()))
-
-    def repeated(text: str) -> str:
-        return " ".join([REPEATED] * len(text.split()))
-
-    def same(text: str) -> str:
-        return text
-
+def findings(
+    agreement: pd.DataFrame,
+    nothing: pd.DataFrame,
+    errors: pd.DataFrame,
+    precisions: pd.DataFrame,
+    threads: float,
+    controls: pd.DataFrame,
+    told: Mapping[str, object],
+) -> dict[str, dict]:
+    """Return what notebook 07 keeps, from its tables."""
+    at = agreement.set_index("definitions")
+    apart = at.index.str.contains("gradient-x-input")
+    last = controls[controls["layer"] == controls["layer"].max()].set_index("condition")["value"]
     return {
-        "trained model": (encoder, same),
-        "words shuffled": (encoder, shuffled),
-        "one word repeated": (encoder, repeated),
-        "weights permuted": (permuted(encoder, seed), same),
-        "untrained": (untrained(encoder, seed), same),
+        "definitions": {
+            "smallest_rank_correlation_of_three": at[~apart].min(axis=None),
+            "largest_with_gradient_x_input": at[apart].max(axis=None),
+        },
+        "untrained_sum_gradient": {
+            "relative_size": nothing[nothing["model"] == "untrained"]["relative size"].max(),
+            "relative_size_trained": nothing[nothing["model"] == "trained"]["relative size"].min(),
+        },
+        "sampling": {
+            "stated_over_measured_error": (errors["stated"].pow(2).mean() / errors["error"].pow(2).mean()) ** 0.5,
+            "total_variation": precisions.set_index("what")["total variation"].to_dict(),
+            "total_variation_of_threads": threads,
+        },
+        "controls": {"own_contribution_in_the_last_layer": last.to_dict()},
+        "attention": {
+            "median_correlation_of_heads": told["heads"][["raw", "effective"]].median().to_dict(),
+            "by_layer": told["layers"].to_dict("records"),
+        },
     }
 
 
-def measure_controls(encoder: Encoder, texts: Sequence[str], probes: int, seed: int = 0) -> pd.DataFrame:
-    """Return the own contribution under every control: condition, layer, value (median over texts' tokens), n."""
-    rows = []
-    for name, (model, change) in control_conditions(encoder, seed).items():
-        own = [
-            own_contribution(hidden(model, change(text), probes, seed + i))
-            for i, text in enumerate(track(texts, name))
-        ]
-        tokens = int(np.mean([one.shape[1] for one in own]))
-        values = torch.cat(own, dim=1).median(-1).values.tolist()
-        rows += [
-            {"condition": name, "layer": layer, "value": value, "tokens": tokens}
-            for layer, value in enumerate(values, start=1)
-        ]
-    return pd.DataFrame(rows)
-
-
-def attention_against_attribution(encoder: Encoder, text: Text, tokens: int, probes: int = 1, seed: int = 0) -> dict:
-    """Correlate attention weights with attribution inside the layer, and rolled-out attention with that to the input.
-
-    Returns ``heads`` (layer, head, raw, effective: Pearson correlation over all pairs of tokens of the head's
-    attention with the local attribution of the head's output to the layer's input) and ``layers`` (layer, mean
-    attention against local attribution of the layer's output, rollout against attribution to the input).
-    """
-    text = cut(encoder, text, tokens)
-    trace = encoder.trace(text)
-    raw = trace.attention.double()
-    effective = effective_attention(raw, trace.values).weights.abs()
-    heads = head_attribution(encoder, text, probes=probes, seed=seed)
-    layers = local_attribution(encoder, text, probes=probes, seed=seed)
-    whole: Attribution = attribute(encoder, text, probes=probes, seed=seed)
-    rolled = attention_rollout(raw)
-    head_rows = [
-        {
-            "layer": layer + 1,
-            "head": head + 1,
-            "raw": _pearson(raw[layer, head], heads[layer, head]),
-            "effective": _pearson(effective[layer, head], heads[layer, head]),
-        }
-        for layer in range(encoder.n_layers)
-        for head in range(encoder.n_heads)
-    ]
-    layer_rows = [
-        {
-            "layer": layer + 1,
-            "mean attention, layer by layer": _off_diagonal(raw[layer].mean(0), layers[layer]),
-            "rollout, from the input": _off_diagonal(rolled[layer], whole.contributions[layer]),
-        }
-        for layer in range(encoder.n_layers)
-    ]
-    return {"heads": pd.DataFrame(head_rows), "layers": pd.DataFrame(layer_rows), "tokens": trace.n_tokens}
-
-
-def _pearson(one: Tensor, other: Tensor) -> float:
-    return float(np.corrcoef(one.flatten().numpy(), other.flatten().numpy())[0, 1])
-
-
-def _off_diagonal(one: Tensor, other: Tensor) -> float:
-    """Correlate by rank without the diagonal: the residual puts the own token first in both."""
-    others = ~torch.eye(len(one), dtype=torch.bool)
-    return _rank_correlation(one[others], other[others])
+def checks(found: Mapping[str, dict]) -> str:
+    """Return lines, ready to print, of what must hold for every model and profile."""
+    apart = found["sampling"]["total_variation"]
+    last = found["controls"]["own_contribution_in_the_last_layer"]
+    lines = {
+        "sum-gradient of an untrained model below 1e-5 of its Jacobian": (
+            found["untrained_sum_gradient"]["relative_size"] < 1e-5
+        ),
+        "stated standard error within a factor of two of the measured": (
+            0.5 < found["sampling"]["stated_over_measured_error"] < 2
+        ),
+        "float32 and threads change less than a hundredth of what other tangents change": (
+            max(apart["float32"], found["sampling"]["total_variation_of_threads"]) < apart["other tangents"] / 100
+        ),
+        "an untrained model mixes less than the trained one": last["untrained"] > last["trained model"],
+    }
+    return "\n".join(f"{what}: {'yes' if holds else 'NO'}" for what, holds in lines.items())

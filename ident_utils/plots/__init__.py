@@ -37,6 +37,7 @@ from ident_utils.plots.contribution import (
     plot_own_by_group,
     plot_own_by_length,
     plot_own_contribution,
+    plot_within_layers,
 )
 from ident_utils.plots.definitions import (
     plot_attribution_controls,
@@ -100,4 +101,5 @@ __all__ = [
     "plot_spectrum",
     "plot_steps",
     "plot_wide_intervals",
+    "plot_within_layers",
 ]

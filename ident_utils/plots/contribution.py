@@ -178,3 +178,22 @@ def plot_distances(table: pd.DataFrame) -> Figure:
     far = table[table["distance"] == "further"].sort_values("layer")["value"]
     title = f"From more than ten places away: {far.iloc[0]:.0%} in layer 1, {far.iloc[-1]:.0%} in the last"
     return finish(figure, title, _note(table))
+
+
+@styled
+def plot_within_layers(table: pd.DataFrame, note: str) -> Figure:
+    """Draw each layer alone: what a token keeps of its own input, and how alike tokens come out, by depth."""
+    figure, axes = new_figure(3.2, 2, share=False, width=7.4)
+    labels = {
+        "own": "own share within the layer, median",
+        "alike": "cosine similarity between\ntokens of a text, mean",
+    }
+    for ax, (column, label) in zip(axes, labels.items(), strict=True):
+        draw_curves(ax, table.assign(value=table[column]), "model", x="depth")
+        ax.set(xlabel="layer, as a share of all layers", ylabel=label, ylim=(0, 1))
+    axes[1].legend(loc="upper left")
+    ends = table[table["depth"] == 1]
+    title = "In the last layer a token keeps " + ", ".join(
+        f"{own:.0%} of its own input in {name}" for name, own in zip(ends["model"], ends["own"], strict=True)
+    )
+    return finish(figure, title, note)
