@@ -50,7 +50,7 @@ def definitions_table(found: dict[str, Tensor]) -> pd.DataFrame:
 
 def agreement_table(found: dict[str, Tensor]) -> pd.DataFrame:
     """Correlate definitions by rank over all pairs of tokens of a layer: methods, first, middle and last layer."""
-    n_layers = len(found["jacobian"])
+    n_layers = len(next(iter(found.values())))
     rows = []
     for one, other in combinations(found, 2):
         row = {"definitions": f"{one} / {other}"}

@@ -84,6 +84,7 @@ def plot_offsets(table: pd.DataFrame, layers: Sequence[int], n_texts: int) -> Fi
     picked = table[table["layer"].isin(layers)]
     draw_curves(ax, picked.assign(layer=[f"layer {n}" for n in picked["layer"]]), "layer", x="offset")
     ax.set_yscale("log")
+    ax.set_xticks(sorted(o for o in picked["offset"].unique() if o % 5 == 0))
     ax.set(xlabel="position of the contributing token, relative to the hidden state", ylabel="mean contribution")
     ax.legend()
     return finish(
@@ -107,7 +108,9 @@ def plot_main_contributors(table: pd.DataFrame, n_texts: int) -> Figure:
     layer_axis(ax, layers)
     ax.set(ylabel="share of tokens", ylim=(0, 1))
     ax.legend(ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    return finish(figure, "Who contributes most to a hidden state", f"{n_texts} texts")
+    last = table[table["layer"] == layers[-1]].set_index("who")["value"].sort_values(ascending=False)
+    title = "Main contributor in the last layer: " + ", ".join(f"{who} {v:.0%}" for who, v in last.head(2).items())
+    return finish(figure, title, f"{n_texts} texts")
 
 
 @styled
@@ -173,8 +176,8 @@ def plot_distances(table: pd.DataFrame) -> Figure:
     figure, (ax,) = new_figure(3.3)
     draw_curves(ax, table, "distance")
     layer_axis(ax, table["layer"])
-    ax.set(ylabel="share of a hidden state", ylim=(0, None))
-    ax.legend(ncols=2, title="distance of the input token", title_fontsize=8)
+    ax.set(ylabel="share of a hidden state", ylim=(0, 1.6 * table["value"].max()))
+    ax.legend(ncols=3, loc="upper center", title="distance of the input token", title_fontsize=8)
     far = table[table["distance"] == "further"].sort_values("layer")["value"]
     title = f"From more than ten places away: {far.iloc[0]:.0%} in layer 1, {far.iloc[-1]:.0%} in the last"
     return finish(figure, title, _note(table))

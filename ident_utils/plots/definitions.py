@@ -31,11 +31,15 @@ def plot_error_by_probes(table: pd.DataFrame, note: str) -> Figure:
         draw_curves(ax, part.assign(what=part["what"].map(names)), "what", list(names.values()), x="probes")
         ax.set(xscale="log", yscale="log", xlabel="random tangents for each input token")
         ax.set_xticks(sorted(table["probes"].unique()), [str(k) for k in sorted(table["probes"].unique())])
+        ax.set_yticks([0.005, 0.01, 0.02, 0.05, 0.1, 0.2], ["0.5%", "1%", "2%", "5%", "10%", "20%"])
         ax.minorticks_off()
         ax.set_title(f"{where} layer")
-    axes[0].set_ylabel("relative error")
-    axes[0].legend()
-    return finish(figure, "The error falls with the root of the number of probes, as stated", note)
+    drawn = table[list(names)].to_numpy()
+    axes[0].set(ylabel="relative error", ylim=(0.8 * np.nanmin(drawn), 1.25 * np.nanmax(drawn)))
+    axes[1].legend()
+    few = table[table["probes"] == table["probes"].min()].set_index("layer")["error"]
+    title = f"At {table['probes'].min()} tangents one token's share is off by {few[layers[0]]:.0%} in the first layer"
+    return finish(figure, f"{title}, {few[layers[1]]:.0%} in the last", note)
 
 
 @styled
@@ -48,7 +52,8 @@ def plot_attribution_controls(table: pd.DataFrame, note: str) -> Figure:
     ax.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, 1.28))
     reference(ax, 0.5, "one half", place=0.02)
     last = table[table["layer"] == table["layer"].max()].set_index("condition")["value"]
-    title = f"Last layer: {last['untrained']:.0%} own when untrained, {last['trained model']:.0%} when trained"
+    names = {"untrained": "untrained", "weights permuted": "with permuted weights", "trained model": "trained"}
+    title = "Own share in the last layer: " + ", ".join(f"{last[k]:.0%} {name}" for k, name in names.items())
     return finish(figure, title, note)
 
 
@@ -77,10 +82,10 @@ def plot_rollout(table: pd.DataFrame, note: str) -> Figure:
     draw_curves(ax, long, "what")
     layer_axis(ax, table["layer"])
     ax.set(ylabel="rank correlation with attribution,\nother tokens")
-    reference(ax, 0, "none", place=0.02)
-    ax.set_ylim(min(-0.05, float(np.nanmin(long["value"])) - 0.05), 1.03)
-    ax.legend(title="attention", title_fontsize=8)
+    lowest = float(np.nanmin(long["value"]))
+    ax.set_ylim(min(0, lowest - 0.05), 1.03)
+    ax.legend(title="attention", title_fontsize=8, loc="lower left")
     column = "rollout, from the input"
     first, last = table[column].iloc[0], table[column].iloc[-1]
-    title = f"Rolled-out attention against attribution: correlation {first:.2f} in layer 1, {last:.2f} in the last"
+    title = f"Rolled-out attention agrees with attribution by {first:.2f} in layer 1, {last:.2f} in the last"
     return finish(figure, title, note)
