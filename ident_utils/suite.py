@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from ident_utils.fetch import model_catalogue
 from ident_utils.notebooks import check_parameters, select_notebooks
 from ident_utils.paths import runs_root
 from ident_utils.publishing import publish
+from ident_utils.scheduling import choose_jobs, run_side_by_side, threads_each
 from ident_utils.settings import load_settings
 
 __all__ = ["NotebookRun", "Progress", "publish", "reproduce"]
@@ -52,14 +54,17 @@ def reproduce(
     seed: int | None = None,
     parameters: Mapping[str, object] | None = None,
     timeout: int | None = None,
+    jobs: int | None = None,
     on_event: Callable[[Progress], None] | None = None,
 ) -> list[NotebookRun]:
-    """Execute notebooks in the order of their numbers and return one NotebookRun each, failed ones included.
+    """Execute notebooks and return one NotebookRun each in the order of their numbers, failed ones included.
 
     Notebooks are named by number, name or file name; None means all. The profile reaches them through
     ``IDENT_PROFILE`` in the kernel's environment; model, corpus, seed and ``parameters`` are injected only
-    where given. Every cell may take ``timeout`` seconds. Executed copies, of failed notebooks too, go to
-    ``runs_root()/PROFILE``, and to a folder of their own where model, corpus or seed are changed.
+    where given. Every cell may take ``timeout`` seconds. ``jobs`` notebooks run side by side, with an equal share of
+    the processors each; None means as many as processors and memory allow. ``on_event`` is called in the caller's
+    thread. Executed copies, of failed notebooks too, go to ``runs_root()/PROFILE``, and to a folder of their own
+    where model, corpus or seed are changed.
 
     Raises IdentError before anything runs where a notebook, profile, model or corpus is unknown, a notebook
     does not declare a parameter that is given, or the folder for the copies cannot be written.
@@ -77,9 +82,17 @@ def reproduce(
         check_parameters(path, given)
     folder = _writable(runs_root() / settings.folder.name)
     limit = math.ceil(timeout or CELL_TIMEOUT)
-    from ident_utils.execution import run_notebook  # here: it takes seconds to import, a refusal should not
+    jobs = choose_jobs(jobs, len(chosen))
+    from ident_utils.execution import quiet, run_notebook  # here: it takes seconds to import, a refusal should not
+    from ident_utils.kernels import kernel_environment
 
-    return [run_notebook(path, folder, given, settings.profile, limit, on_event or _ignore) for path in chosen]
+    environment = kernel_environment(settings.profile, threads_each(jobs))
+
+    def run(path: Path, report: Callable[[Progress], None], stop: threading.Event) -> NotebookRun:
+        return run_notebook(path, folder, given, environment, limit, report, stop)
+
+    with quiet():
+        return run_side_by_side(chosen, jobs, run, on_event or _ignore)
 
 
 def _ignore(progress: Progress) -> None:
