@@ -10,6 +10,7 @@ from pathlib import Path
 from ident_utils.corpora import corpus_catalogue
 from ident_utils.errors import IdentError
 from ident_utils.fetch import model_catalogue
+from ident_utils.locking import only_run
 from ident_utils.notebooks import check_parameters, select_notebooks
 from ident_utils.paths import runs_root
 from ident_utils.publishing import publish
@@ -67,7 +68,7 @@ def reproduce(
     where model, corpus or seed are changed.
 
     Raises IdentError before anything runs where a notebook, profile, model or corpus is unknown, a notebook
-    does not declare a parameter that is given, or the folder for the copies cannot be written.
+    does not declare a parameter that is given, a folder cannot be written, or another run writes the same results.
     """
     if timeout is not None and timeout <= 0:
         raise IdentError(f"the timeout must be a positive number of seconds, not {timeout}")
@@ -91,7 +92,7 @@ def reproduce(
     def run(path: Path, report: Callable[[Progress], None], stop: threading.Event) -> NotebookRun:
         return run_notebook(path, folder, given, environment, limit, report, stop)
 
-    with quiet():
+    with quiet(), only_run(settings.folder):
         return run_side_by_side(chosen, jobs, run, on_event or _ignore)
 
 

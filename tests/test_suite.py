@@ -16,6 +16,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from ident_utils import scheduling, suite
 from ident_utils.errors import IdentError
+from ident_utils.locking import only_run
 from ident_utils.notebooks import declared_parameters, select_notebooks
 from ident_utils.paths import ROOT
 
@@ -191,6 +192,19 @@ def test_who_uses_results_of_others_waits_for_them(write, folders):
     runs = suite.reproduce(profile="smoke", jobs=3)
     assert printed(runs[1].path) == printed(runs[2].path) == ["True"]
     assert scheduling.waits_for(["01_a", "06_b", "09_c"]) == {"01_a": set(), "06_b": set(), "09_c": {"01_a", "06_b"}}
+
+
+def test_a_second_run_into_the_same_results_is_refused_and_told_who_runs(write, folders):
+    write("01_good", "print('one')")
+    busy = folders / "figures" / "smoke"
+    with only_run(busy):
+        with pytest.raises(
+            IdentError, match=rf"Another run \(process {os.getpid()} on .* the results of smoke; wait"
+        ):
+            suite.reproduce(profile="smoke")
+        assert suite.reproduce(profile="smoke", seed=1)[0].ok, "other results are in nobody's way"
+    assert suite.reproduce(profile="smoke")[0].ok
+    assert [path.name for path in (folders / "figures").glob(".*.holder")] == []
 
 
 def test_jobs_are_bounded_by_notebooks_memory_and_sense(monkeypatch):
