@@ -167,9 +167,12 @@ def explain(error: Exception, repo: str, revision: str | None, *, kind: str = "m
         return f"{repo} cannot be stored in {constants.HF_HUB_CACHE} ({error.strerror}); make room or set HF_HOME."
     if isinstance(error, errors.OfflineModeIsEnabled):
         reason = "HF_HUB_OFFLINE is set"
+    if kind != "model":
+        return (
+            f"The {kind} {repo!r} is not in the cache, and {hub} cannot be reached ({reason}); connect to a network."
+        )
     where = f"no folder of that name is here, it is not in the cache {constants.HF_HUB_CACHE}"
-    remedy = without_hub() if kind == "model" else "connect to a network that reaches it"
-    return f"There is no {kind} {repo!r} to be had: {where}, and {hub} cannot be reached ({reason}); {remedy}."
+    return f"There is no model {repo!r} to be had: {where}, and {hub} cannot be reached ({reason}); {without_hub()}."
 
 
 def without_hub() -> str:

@@ -1,6 +1,8 @@
 """A pretrained encoder, loaded so that it can be measured, with its provenance."""
 
+import os
 import reprlib
+import warnings
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,8 +17,10 @@ from ident_utils.hooks import watch
 from ident_utils.hub import weights_in
 from ident_utils.locate import locate_model
 from ident_utils.trace import Trace, trace
+from ident_utils.words import piece_words, readable_pieces, word_labels
 
 Text = str | tuple[str, str]
+TRUNCATE = "IDENT_TRUNCATE"  # set to 1, it cuts what is too long, with a warning
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class Encoding:
     token_type_ids: Tensor | None  # [1, n]
     tokens: tuple[str, ...]
     special: Tensor  # [n]
+    words: tuple[int, ...] = ()  # n numbers, the word that each piece belongs to
+    word_labels: tuple[str, ...] = ()  # one for each word
 
 
 @dataclass(frozen=True)
@@ -115,22 +121,20 @@ class Encoder:
         Raises IdentError for a blank text, and for one longer than the model's limit unless ``truncate`` says
         to cut it.
         """
-        parts = (text,) if isinstance(text, str) else tuple(text) if isinstance(text, list | tuple) else ()
-        if len(parts) not in (1, 2) or not all(isinstance(p, str) and p.strip() for p in parts):
-            raise IdentError(f"A text must be one string or two, none of them blank; got {reprlib.repr(text)}.")
+        parts = self._parts(text)
         limit = self.max_tokens if truncate is None else truncate
         if not 1 <= limit <= self.max_tokens:
             raise IdentError(f"{self.name} takes 1 to {self.max_tokens} tokens, not {limit}.")
-        batch = self.tokenizer(*parts, return_tensors="pt", return_special_tokens_mask=True, verbose=False)
-        if truncate is not None and batch["input_ids"].shape[1] > limit:
-            batch = self.tokenizer(
-                *parts,
-                return_tensors="pt",
-                return_special_tokens_mask=True,
-                truncation=True,
-                max_length=limit,
-            )
+        wanted = {"return_tensors": "pt", "return_special_tokens_mask": True}
+        batch = self.tokenizer(*parts, verbose=False, **wanted)
+        whole = batch["input_ids"].shape[1]
+        if whole > limit and (truncate is not None or os.environ.get(TRUNCATE) == "1"):
+            batch = self.tokenizer(*parts, truncation=True, max_length=limit, **wanted)
+            if truncate is None:
+                warnings.warn(f"a text of {whole} tokens was cut to the {limit} that {self.name} takes", stacklevel=2)
         n, special = batch["input_ids"].shape[1], batch["special_tokens_mask"][0].bool()
+        if n == 0:
+            raise IdentError(f"{self.name} finds no token in {reprlib.repr(text)}; give it at least one word.")
         if n > limit:
             remedy = "shorten it, or ask for truncation" if truncate is None else "leave room for the special tokens"
             raise IdentError(f"The text has {n} tokens and {self.name} takes at most {limit}; {remedy}.")
@@ -138,12 +142,28 @@ class Encoder:
             raise IdentError(
                 f"{self.name} finds no word in {n} tokens of {reprlib.repr(text)}; give it at least one."
             )
+        pieces = readable_pieces(self.tokenizer, batch, parts)
         return Encoding(
             input_ids=batch["input_ids"].to(self.model.device),
             token_type_ids=self._token_types(batch),
-            tokens=tuple(self.tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())),
+            tokens=pieces,
             special=special,
+            words=piece_words(batch),
+            word_labels=word_labels(batch, parts, pieces),
         )
+
+    def _parts(self, text: Text) -> tuple[str, ...]:
+        """Return one string or two; a pair is one text where the tokenizer puts nothing between its halves."""
+        parts = (text,) if isinstance(text, str) else tuple(text) if isinstance(text, list | tuple) else ()
+        if len(parts) not in (1, 2) or not all(isinstance(p, str) and p.strip() for p in parts):
+            raise IdentError(f"A text must be one string or two, none of them blank; got {reprlib.repr(text)}.")
+        if any("\ud800" <= character <= "\udfff" for part in parts for character in part):
+            raise IdentError(
+                f"A text must be Unicode that can be written; half a character is in {reprlib.repr(text)}."
+            )
+        if len(parts) == 2 and not self.tokenizer.num_special_tokens_to_add(pair=True):
+            return (" ".join(parts),)
+        return parts
 
     def _token_types(self, batch: dict[str, Tensor]) -> Tensor | None:
         if getattr(self.model.config, "type_vocab_size", 0) < 2 or "token_type_ids" not in batch:
