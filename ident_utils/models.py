@@ -152,15 +152,17 @@ class Encoder:
             word_labels=word_labels(batch, parts, pieces),
         )
 
+    def count_tokens(self, text: Text) -> int:
+        """Return how many tokens a text has before anything is cut; IdentError where it is none."""
+        return len(self.tokenizer(*self._parts(text), verbose=False)["input_ids"])
+
     def _parts(self, text: Text) -> tuple[str, ...]:
         """Return one string or two; a pair is one text where the tokenizer puts nothing between its halves."""
         parts = (text,) if isinstance(text, str) else tuple(text) if isinstance(text, list | tuple) else ()
         if len(parts) not in (1, 2) or not all(isinstance(p, str) and p.strip() for p in parts):
             raise IdentError(f"A text must be one string or two, none of them blank; got {reprlib.repr(text)}.")
         if any("\ud800" <= character <= "\udfff" for part in parts for character in part):
-            raise IdentError(
-                f"A text must be Unicode that can be written; half a character is in {reprlib.repr(text)}."
-            )
+            raise IdentError(f"A text must be whole Unicode characters; half of one is in {reprlib.repr(text)}.")
         if len(parts) == 2 and not self.tokenizer.num_special_tokens_to_add(pair=True):
             return (" ".join(parts),)
         return parts

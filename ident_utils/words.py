@@ -1,5 +1,6 @@
 """From word pieces to words: labels that can be read, and results by word that keep their totals."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -16,23 +17,23 @@ def readable_pieces(
     """Return a label for each of the n pieces of a text, in the order of the text (for right-to-left text too).
 
     WordPiece tokens are readable as they are. A vocabulary of bytes or with marks for spaces is not: there a label is
-    the piece of the text itself, with ``##`` before pieces that go on with a word, and a count where a character takes
-    several pieces (``é[1/2]``).
+    the piece of the text itself, with ``##`` before pieces that go on with a word, and a count where a character
+    takes several pieces (``é[1/2]``).
     """
     tokens = tuple(tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist()))
     if not batch.is_fast or type(tokenizer.backend_tokenizer.model).__name__ == "WordPiece":
         return tokens
     encoding = batch.encodings[0]
     places = list(zip(encoding.sequence_ids, encoding.offsets, strict=True))
-    labels, words = [], piece_words(batch)
+    labels, words, times, seen = [], piece_words(batch), Counter(places), Counter()
     for i, (token, (part, (start, end))) in enumerate(zip(tokens, places, strict=True)):
         if part is None:
             labels.append(token)
             continue
         piece = parts[part][start:end].strip() or SPACE
-        same = [k for k, place in enumerate(places) if place == places[i]]
-        count = f"[{same.index(i) + 1}/{len(same)}]" if len(same) > 1 else ""
-        goes_on = i > 0 and words[i] == words[i - 1] and not (count and i != same[0])
+        seen[places[i]] += 1
+        count = f"[{seen[places[i]]}/{times[places[i]]}]" if times[places[i]] > 1 else ""
+        goes_on = i > 0 and words[i] == words[i - 1] and seen[places[i]] == 1
         labels.append(f"{'##' if goes_on else ''}{piece}{count}")
     return tuple(labels)
 
@@ -72,8 +73,8 @@ def pool_words(contributions: Tensor, words: Sequence[int], how: str = "sum") ->
     """Return contributions by word, [..., w, w] from contributions by piece, [..., n_out, n_in].
 
     Over the pieces of an output word the mean is taken. Over the pieces of an input word ``sum`` (the default) takes
-    all that the word gives, so that rows that sum to one still do; ``mean`` takes what one of its pieces gives, so that
-    words of many pieces do not win by their number, and rows no longer sum to one.
+    all that the word gives, so that rows that sum to one still do; ``mean`` takes what one of its pieces gives, so
+    that words of many pieces do not win by their number, and rows no longer sum to one.
 
     Raises ValueError for another ``how``, or when the number of pieces differs.
 
