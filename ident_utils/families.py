@@ -60,6 +60,7 @@ class Family:
     take_values: Callable[[nn.Module, Tensor, int], Tensor] = _as_they_are  # (layer, projected, H) -> [..., H * d_v]
     in_order: Callable[[nn.Module, "Family"], list[nn.Module]] = _listed  # the layers as they are called
     shares_layers: bool = False  # one layer's weights serve several calls
+    words_meet_places: bool = False  # the logits hold products of words with relative places
 
 
 _BERT_LIKE = Family("attention.self.value", "attention.output.dense")
@@ -94,13 +95,19 @@ FAMILIES = {
         shares_layers=True,
     ),
     "deberta": Family(
-        "attention.self.in_proj", "attention.output.dense", None, None, take_values=_last_third_of_each_head
+        "attention.self.in_proj",
+        "attention.output.dense",
+        None,
+        None,
+        take_values=_last_third_of_each_head,
+        words_meet_places=True,
     ),
     "deberta-v2": Family(
         "attention.self.value_proj",
         "attention.output.dense",
         "attention.self.query_proj",
         "attention.self.key_proj",
+        words_meet_places=True,
     ),
     "modernbert": Family(
         "attn.Wqkv",

@@ -5,6 +5,7 @@ there whole; a download that broke off goes on where it stopped.
 """
 
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
 BESIDES = ["config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"]
 BESIDES += ["*.model"]  # sentencepiece
-SECONDS = 8.0  # for the first answer of a hub, name resolution included
+SECONDS = 6.0  # for the first answer of a hub, name resolution included
 _NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?)(?:@(?P<revision>[\w./-]+))?")
 
 
@@ -75,6 +76,7 @@ def weights_in(folder: Path) -> Path:
 
 def _download(repo: str, revision: str | None, unsafe: bool) -> Path:
     from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
 
     with _explained(repo, revision):
         info = within(SECONDS, lambda: HfApi().model_info(repo, revision=revision, timeout=SECONDS / 2))
@@ -85,8 +87,10 @@ def _download(repo: str, revision: str | None, unsafe: bool) -> Path:
         )
     if WEIGHTS not in files and not (unsafe and PICKLED in files):
         raise IdentError(f"{repo} on {constants.ENDPOINT} has no {WEIGHTS}{_instead(files)}.")
+    if not sys.stderr.isatty():
+        disable_progress_bars()  # notebooks keep what is written there
     for patterns in (BESIDES, [WEIGHTS if WEIGHTS in files else PICKLED]):
-        with _explained(repo, revision):
+        with _explained(repo, revision, answered=True):
             folder = snapshot_download(repo, revision=info.sha, allow_patterns=patterns)
     if revision is None or revision != info.sha:
         _remember(Path(folder), revision or "main", info.sha)
@@ -136,14 +140,18 @@ def within(seconds: float, ask: Callable[[], Any]) -> Any:
 
 
 @contextmanager
-def _explained(repo: str, revision: str | None) -> Iterator[None]:
-    """Turn whatever the client raises into one sentence."""
+def _explained(repo: str, revision: str | None, *, answered: bool = False) -> Iterator[None]:
+    """Turn whatever the client raises into one sentence; ``answered``: the hub did answer before."""
     try:
         yield
     except IdentError:
         raise
     except Exception as error:
-        raise IdentError(explain(error, repo, revision)) from error
+        message = explain(error, repo, revision)
+        if answered and "cannot be reached" in message:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".:")
+            message = f"the download of {repo} broke off ({reason}); ask again, and what has arrived is not lost."
+        raise IdentError(message) from error
 
 
 def explain(error: Exception, repo: str, revision: str | None, *, kind: str = "model") -> str:

@@ -190,6 +190,13 @@ class Encoder:
             **extra,
         )
 
+    def require_all_visible(self, what: str) -> None:
+        """Raise IdentError for a causal model, where ``what`` would move weights to tokens that the mask forbids."""
+        if self.causal:
+            raise IdentError(
+                f"{what} is about weights on any token, but {self.name} is causal; choose one that attends to all."
+            )
+
     def embedded(self, encoding: Encoding) -> Tensor:
         """Return x, what the embedding block hands on: [1, n, d_in]; some families have d_in < d."""
         seen: dict[int, Tensor] = {}

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
@@ -19,6 +20,7 @@ class Repository:
     branches: dict[str, str]
     tampered: dict[str, bytes] = field(default_factory=dict)  # sent in place of what is promised
     cut: dict[str, int] = field(default_factory=dict)  # bytes after which the connection breaks, once
+    stalled: dict[str, int] = field(default_factory=dict)  # bytes after which nothing more comes
 
     def commit(self, revision: str) -> str | None:
         found = self.branches.get(revision, revision)
@@ -31,6 +33,7 @@ class Hub:
     def __init__(self, **repositories: Repository) -> None:
         self.repositories: dict[str, Repository] = dict(repositories)
         self.requests: list[str] = []
+        self.ranges: list[str] = []
         hub = self
 
         class Handler(_Handler):
@@ -117,6 +120,8 @@ class _Handler(BaseHTTPRequestHandler):
         if name not in files:
             return self._refuse("EntryNotFound", commit)
         promised, content = files[name], repository.tampered.get(name, files[name])
+        if self.headers.get("Range"):
+            self.hub.ranges.append(self.headers["Range"])
         start = int(re.search(r"bytes=(\d+)-", self.headers.get("Range") or "bytes=0-")[1])
         self.send_response(206 if start else 200)
         self.send_header("X-Repo-Commit", commit)
@@ -127,6 +132,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
         if self.command == "HEAD":
+            return None
+        if name in repository.stalled:
+            self.wfile.write(content[: repository.stalled[name]])
+            self.wfile.flush()
+            while name in repository.stalled:
+                time.sleep(0.05)
+            self.close_connection = True
             return None
         if name in repository.cut and start < repository.cut[name]:
             self.wfile.write(content[start : repository.cut[name]])

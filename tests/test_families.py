@@ -5,7 +5,7 @@ import torch
 from encoders import EVERY_FAMILY, WIDEST, WORDS, tiny_encoder
 from transformers import BartConfig, T5Config
 
-from ident_utils.attention import effective_attention
+from ident_utils.attention import effective_attention, write_attention
 from ident_utils.attribution import hidden_token_attribution
 from ident_utils.errors import IdentError
 from ident_utils.families import (
@@ -214,6 +214,21 @@ def test_queries_made_together_with_values_cannot_be_had_alone(family):
     encoder = tiny_encoder(family)
     with pytest.raises(IdentError, match="has no query projection of its own in a layer"):
         query_projections(encoder.model, encoder.family)
+
+
+@pytest.mark.parametrize("family", ["albert", "deberta-v2", "gpt2"])
+def test_attention_is_not_written_into_weights_that_cannot_hold_it(family):
+    encoder = tiny_encoder(family)
+    trace = encoder.trace(SHORT)
+    slopes = torch.zeros(2, 2, trace.n_tokens, 8, dtype=torch.float64)
+    with pytest.raises(IdentError, match="cannot be written into the weights"):
+        write_attention(encoder, trace.hidden, slopes)
+
+
+def test_weights_on_any_token_are_not_asked_of_a_causal_model():
+    with pytest.raises(IdentError, match="tiny gpt2 is causal"):
+        tiny_encoder("gpt2").require_all_visible("An interval")
+    tiny_encoder("bert").require_all_visible("An interval")
 
 
 def test_only_mpnet_adds_to_the_logits_what_depends_on_places_alone():

@@ -66,6 +66,7 @@ def intervals_of_models(settings: Settings, texts: Sequence[Text]) -> pd.DataFra
     tables = []
     for name in settings.models:
         encoder = load_encoder(name, dtype=torch.float64)
+        encoder.require_all_visible("An identifiability interval")
         lengths = lengths_at(encoder, settings.interval_ratios)
         chosen = texts[: settings.interval_sequences]
         table = measure_intervals(encoder, chosen, lengths, settings.interval_rows, seed=settings.seed)

@@ -94,6 +94,7 @@ def replacements_of_models(settings: Settings, texts: Sequence[Text]) -> tuple[p
     tables, example = [], {}
     for name in settings.models:
         encoder = load_encoder(name, dtype=torch.float64)
+        encoder.require_all_visible("Replacing a whole model's attention")
         for n in lengths_at(encoder, settings.replacement_ratios):
             table, found = compare_replacements(encoder, texts[0], texts[1], n)
             tables.append(table.assign(model=name))
