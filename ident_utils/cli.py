@@ -70,6 +70,10 @@ def reproduce(
     seed: Annotated[int | None, typer.Option(help="Another seed than 0.")] = None,
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long for the model.")] = False,
     timeout: Annotated[int | None, typer.Option(help="Seconds that one cell may take (3600).")] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("-j", "--jobs", help="Notebooks at a time; without it as many as processors and memory allow."),
+    ] = None,
     parameter: Annotated[
         list[str] | None,
         typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="A parameter of the notebooks."),
@@ -94,11 +98,12 @@ def reproduce(
                 parameters=parameters,
                 truncate=truncate,
                 timeout=timeout,
+                jobs=jobs,
                 on_event=bars.show,
             )
         except KeyboardInterrupt:
             interrupted = True
-    print_summary(bars.finished)
+    print_summary(bars.finished, bars.seconds)
     unfinished = [name for name in wanted if name not in {run.name for run in bars.finished if run.ok}]
     if unfinished and len(unfinished) < len(wanted):
         print(f"ident: what is left can be run by naming it: {' '.join(unfinished)}", file=sys.stderr)

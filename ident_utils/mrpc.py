@@ -49,10 +49,10 @@ def _pairs(file: Path) -> list[tuple[str, str]]:
 @cache
 def _from_hub() -> tuple[tuple[str, str], ...]:
     """Ask the hub once; then the pairs lie in the cache as they came, and neither hub nor library is needed."""
-    from ident_utils.results import write_atomically  # here: it imports torch
-
     kept = cache_root() / "texts" / f"glue-mrpc-{SPLIT}-{REVISION[:12]}.json"
     if not kept.is_file():
+        from ident_utils.results import write_atomically  # here: it imports torch
+
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, json.dumps(_download(), ensure_ascii=False))
     return tuple((first, second) for first, second in json.loads(kept.read_text(encoding="utf-8")))

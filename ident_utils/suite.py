@@ -1,11 +1,10 @@
 """Run the notebooks headlessly, on papermill, and say what became of each."""
 
 import math
-import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +12,11 @@ from ident_utils.corpora import corpus_catalogue, corpus_texts
 from ident_utils.errors import IdentError
 from ident_utils.fetch import model_catalogue
 from ident_utils.locate import locate_model
+from ident_utils.locking import only_run
 from ident_utils.notebooks import check_parameters, select_notebooks
 from ident_utils.paths import runs_root
 from ident_utils.publishing import publish
+from ident_utils.scheduling import choose_jobs, run_side_by_side, threads_each
 from ident_utils.settings import Settings, load_settings
 from ident_utils.textfiles import in_words, read_text_file
 
@@ -59,18 +60,21 @@ def reproduce(
     parameters: Mapping[str, object] | None = None,
     truncate: bool = False,
     timeout: int | None = None,
+    jobs: int | None = None,
     on_event: Callable[[Progress], None] | None = None,
 ) -> list[NotebookRun]:
-    """Execute notebooks in the order of their numbers and return one NotebookRun each, failed ones included.
+    """Execute notebooks and return one NotebookRun each in the order of their numbers, failed ones included.
 
     Notebooks are named by number, name or file name; None means all. The profile reaches them through
     ``IDENT_PROFILE`` in the kernel's environment; model, corpus, seed and ``parameters`` are injected only
-    where given. Texts of a user's file that are too long for the model are refused, or cut with ``truncate``. Every
-    cell may take ``timeout`` seconds. Executed copies, of failed notebooks too, go to
-    ``runs_root()/PROFILE``, and to a folder of their own where model, corpus or seed are changed.
+    where given. Texts of a user's file that are too long for the model are refused, or cut with ``truncate``.
+    Every cell may take ``timeout`` seconds. ``jobs`` notebooks run side by side, with an equal share of
+    the processors each; None means as many as processors and memory allow. ``on_event`` is called in the caller's
+    thread. Executed copies, of failed notebooks too, go to ``runs_root()/PROFILE``, and to a folder of their own
+    where model, corpus or seed are changed.
 
     Raises IdentError before anything runs where a notebook, profile, model or corpus is unknown, a notebook
-    does not declare a parameter that is given, or the folder for the copies cannot be written.
+    does not declare a parameter that is given, a folder cannot be written, or another run writes the same results.
     """
     if timeout is not None and timeout <= 0:
         raise IdentError(f"the timeout must be a positive number of seconds, not {timeout}")
@@ -87,24 +91,17 @@ def reproduce(
     _check_lengths(settings, truncate)
     folder = _writable(runs_root() / settings.folder.name)
     limit = math.ceil(timeout or CELL_TIMEOUT)
-    from ident_utils.execution import run_notebook  # here: it takes seconds to import, a refusal should not
+    jobs = choose_jobs(jobs, len(chosen))
+    from ident_utils.execution import quiet, run_notebook  # here: it takes seconds to import, a refusal should not
+    from ident_utils.kernels import kernel_environment
 
-    with _cutting(truncate):
-        return [run_notebook(path, folder, given, settings.profile, limit, on_event or _ignore) for path in chosen]
+    environment = kernel_environment(settings.profile, threads_each(jobs)) | ({TRUNCATE: "1"} if truncate else {})
 
+    def run(path: Path, report: Callable[[Progress], None], stop: threading.Event) -> NotebookRun:
+        return run_notebook(path, folder, given, environment, limit, report, stop)
 
-@contextmanager
-def _cutting(truncate: bool) -> Iterator[None]:
-    """Let kernels that are started here cut texts that are too long; without ``truncate`` the environment decides."""
-    before = os.environ.get(TRUNCATE)
-    if truncate:
-        os.environ[TRUNCATE] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(TRUNCATE, None)
-        if before is not None:
-            os.environ[TRUNCATE] = before
+    with quiet(), only_run(settings.folder):
+        return run_side_by_side(chosen, jobs, run, on_event or _ignore)
 
 
 def _ignore(progress: Progress) -> None:

@@ -260,7 +260,8 @@ def test_steps_by_hand():
 
 
 def test_learning_uses_the_first_texts_only(split):
-    table = identity_transfer.learning_curves(split, 1, RESAMPLES)
+    fits = identity_retention.fit_mappings(split, identity_transfer.LEARNERS, layers=[1])
+    table = identity_transfer.learning_curves(fits, split, 1, RESAMPLES)
     assert sorted(set(table["sequences"])) == [3, 5, 10, 21]
     assert table.groupby("mapping").size().eq(4).all()
     tokens = table.drop_duplicates("sequences").set_index("sequences")["tokens"]

@@ -3,7 +3,9 @@
 import json
 import os
 import stat
+import subprocess
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import matplotlib as mpl
@@ -13,8 +15,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from encoders import tiny_encoder
 
+from ident_utils import provenance
 from ident_utils.cache import code_hash, remember
 from ident_utils.errors import IdentError
 from ident_utils.results import load_measurements, save_figure, save_measurements, write_atomically
@@ -166,6 +170,25 @@ def test_numbers_keep_six_digits_and_nan_becomes_null(settings):
     assert read["value"] == 0.333333 and np.isnan(read["low"]) and np.isnan(read["curve"][1])
 
 
+def test_run_is_described(settings, monkeypatch, tmp_path):
+    run = json.loads(save(settings, {"C1": {"value": 1.0}}).read_text())["run"]
+    assert set(run) == {"commit", "clean", "processor", "threads", "started", "seconds"}
+    assert datetime.fromisoformat(run["started"]) <= datetime.now(UTC) and run["seconds"] >= 0
+    assert run["processor"] and run["threads"] == torch.get_num_threads()
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    git = ["git", "-C", tmp_path, "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "first"], check=True)
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    described = provenance.describe_run()
+    assert (described["commit"], described["clean"]) == (commit, True)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "models.toml").touch()
+    assert provenance.describe_run()["clean"] is False
+    monkeypatch.setattr(provenance, "ROOT", tmp_path / "no repository")
+    assert provenance.describe_run()["commit"] is None
+
+
 def test_provenance_says_what_was_measured_on_what(settings):
     content = json.loads(save(settings, {"C1": {"value": 1.0}}).read_text())["provenance"]
     assert content["notebook"] == "01_rank_bound" and content["precision"] == "float64"
@@ -180,9 +203,12 @@ def test_provenance_says_what_was_measured_on_what(settings):
     assert other["text"]["source"] == "given by the user"
 
 
-def test_saved_twice_gives_the_same_bytes(settings):
-    first = save(settings, {"C1": {"value": 1.0, "low": 0.5}}).read_bytes()
-    assert save(settings, {"C1": {"low": 0.5, "value": 1.0}}).read_bytes() == first
+def test_saved_twice_is_the_same_but_for_the_run(settings):
+    first, second = (
+        json.loads(save(settings, {"C1": values}).read_text())
+        for values in ({"value": 1.0, "low": 0.5}, {"low": 0.5, "value": 1.0})
+    )
+    assert json.dumps(first | {"run": None}) == json.dumps(second | {"run": None})
 
 
 def test_all_notebooks_of_a_folder_are_read_together(settings):

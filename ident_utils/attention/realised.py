@@ -36,7 +36,14 @@ def write_attention(encoder: "Encoder", hidden: Tensor, slopes: Tensor) -> "Enco
             f"Other attention cannot be written into the weights of {encoder.name}: that needs layers of their own, "
             "logits that are queries times keys, and attention to all tokens."
         )
-    model = deepcopy(encoder.model)
+    made_anew = {
+        id(parameter)
+        for part in (query_projections, key_projections)
+        for module in part(encoder.model, encoder.family)
+        for parameter in module.parameters()
+    }
+    shared = {id(each): each for each in encoder.model.parameters() if id(each) not in made_anew}
+    model = deepcopy(encoder.model, shared)  # all other weights are the encoder's own, not copies
     parts = (part(model, encoder.family) for part in (query_projections, key_projections, value_projections))
     for layer, (query, key, value) in enumerate(zip(*parts, strict=True)):
         if key.weight.shape != value.weight.shape:

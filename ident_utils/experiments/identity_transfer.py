@@ -14,16 +14,21 @@ LEARNERS = (("ridge", "l2"), ("linear", "cosine"), ("mlp", "cosine"))
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1)  # of the training sequences
 
 
-def learning_curves(split: Split, layer: int, resamples: int, *, seed: int = 0) -> pd.DataFrame:
+def learning_curves(fits: Fits, split: Split, layer: int, resamples: int, *, seed: int = 0) -> pd.DataFrame:
     """Fit mappings on growing parts of the training sequences, tested on the same test sequences.
 
-    Columns: mapping, sequences, tokens (of training), value, low, high, n_sequences.
+    ``fits`` has the mappings that saw all of them. Columns: mapping, sequences, tokens (of training), value, low,
+    high, n_sequences.
     """
     rows = []
     total = split.train.n_sequences
+    whole = {key: mapping for key, mapping in fits.items() if (mapping.kind, mapping.loss) in LEARNERS}
     for sequences in sorted({max(1, round(share * total)) for share in SHARES}):
         part = Split(split.train.first(sequences), split.validation, split.test)
-        fits = fit_mappings(part, LEARNERS, layers=[layer], seed=seed)
+        if sequences == total:
+            fits = {key: mapping for key, mapping in whole.items() if key[1] == layer}
+        else:
+            fits = fit_mappings(part, LEARNERS, layers=[layer], seed=seed)
         for (name, _), lookups in find_tokens(fits, part).items():
             interval = bootstrap_mean(by_sequence(lookups["own"], split.test.sequence), resamples=resamples)
             size = {"sequences": sequences, "tokens": len(part.train.word)}

@@ -8,9 +8,9 @@ import torch
 
 from ident_utils.attention import RowPolytope, alternative_attention, effective_attention
 from ident_utils.experiments.effective_attention import interval_by
-from ident_utils.experiments.lengths import lengths_at, traces_by_length
+from ident_utils.experiments.lengths import lengths_at, traces_by_length, with_further_models
 from ident_utils.families import position_bias
-from ident_utils.models import Encoder, Text, load_encoder
+from ident_utils.models import Encoder, Text
 from ident_utils.settings import Settings
 from ident_utils.trace import Trace
 
@@ -61,16 +61,15 @@ def _bound_row(trace: Trace, bias: torch.Tensor | None, layer: int, head: int, r
     return lines
 
 
-def intervals_of_models(settings: Settings, texts: Sequence[Text]) -> pd.DataFrame:
-    """Measure intervals in all of the profile's models; columns as in :func:`measure_intervals`, model, head_dim."""
+def intervals_of_models(encoder: Encoder, settings: Settings, texts: Sequence[Text]) -> pd.DataFrame:
+    """Measure intervals in a model and the profile's further ones: :func:`measure_intervals`, model, head_dim."""
     tables = []
-    for name in settings.models:
-        encoder = load_encoder(name, dtype=torch.float64)
-        encoder.require_all_visible("An identifiability interval")
-        lengths = lengths_at(encoder, settings.interval_ratios)
+    for each in with_further_models(encoder, settings):
+        each.require_all_visible("An identifiability interval")
+        lengths = lengths_at(each, settings.interval_ratios)
         chosen = texts[: settings.interval_sequences]
-        table = measure_intervals(encoder, chosen, lengths, settings.interval_rows, seed=settings.seed)
-        tables.append(table.assign(model=name, head_dim=encoder.head_dim))
+        table = measure_intervals(each, chosen, lengths, settings.interval_rows, seed=settings.seed)
+        tables.append(table.assign(model=each.name, head_dim=each.head_dim))
     return pd.concat(tables, ignore_index=True)
 
 

@@ -1,12 +1,19 @@
-"""Texts cut to lengths that are round numbers of head dimensions."""
+"""What notebooks 01, 02 and 08 measure on: models in turn, and texts cut to round numbers of head dimensions."""
 
 from collections.abc import Iterator, Sequence
 
 from ident_utils.errors import IdentError
-from ident_utils.models import Encoder, Text
+from ident_utils.models import Encoder, Text, load_encoder
 from ident_utils.progress import track
 from ident_utils.settings import Settings
 from ident_utils.trace import Trace
+
+
+def with_further_models(encoder: Encoder, settings: Settings) -> Iterator[Encoder]:
+    """Yield the encoder at hand, then the profile's further models in its precision, one at a time."""
+    yield encoder
+    for name in settings.compare_models:
+        yield load_encoder(name, dtype=encoder.dtype)
 
 
 def lengths_for(encoder: Encoder, settings: Settings) -> list[int]:

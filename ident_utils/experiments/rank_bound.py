@@ -1,6 +1,7 @@
 """Notebook 01: the null space of the values, and a second attention matrix with the same output."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import pandas as pd
 import torch
@@ -13,8 +14,8 @@ from ident_utils.attention import (
     second_attention,
     total_variation,
 )
-from ident_utils.experiments.lengths import lengths_at, traces_by_length
-from ident_utils.models import Encoder, Text, load_encoder, untrained
+from ident_utils.experiments.lengths import lengths_at, traces_by_length, with_further_models
+from ident_utils.models import Encoder, Text, untrained
 from ident_utils.settings import Settings
 from ident_utils.stats import bootstrap_mean
 from ident_utils.trace import Trace, hidden_with_attention
@@ -51,20 +52,19 @@ def measure_nullity(encoder: Encoder, texts: Sequence[Text], lengths: Sequence[i
 SHORTEST = 8  # tokens
 
 
-def measure_models(settings: Settings, texts: Sequence[Text]) -> pd.DataFrame:
-    """Measure null spaces in the profile's model, its further models and the first one's untrained architecture.
+def measure_models(encoder: Encoder, settings: Settings, texts: Sequence[Text]) -> pd.DataFrame:
+    """Measure null spaces in a model, in its untrained architecture, and in the profile's further models.
 
     Lengths go from 8 tokens to the profile's largest multiple of d_v, the three around the bound among them. Columns
     as in :func:`measure_nullity`, and model and head_dim.
     """
     tables = []
-    for name in settings.models:
-        encoder = load_encoder(name, dtype=torch.float64)
-        for each in [encoder, untrained(encoder, settings.seed)] if name == settings.model else [encoder]:
-            d_v = each.head_dim
-            lengths = lengths_at(each, settings.rank_ratios, (SHORTEST, d_v + 1, d_v + 2))
-            table = measure_nullity(each, texts[: settings.rank_sequences], lengths)
-            tables.append(table.assign(model=each.name, head_dim=d_v))
+    trained = with_further_models(encoder, settings)
+    for each in chain([next(trained), untrained(encoder, settings.seed)], trained):
+        d_v = each.head_dim
+        lengths = lengths_at(each, settings.rank_ratios, (SHORTEST, d_v + 1, d_v + 2))
+        table = measure_nullity(each, texts[: settings.rank_sequences], lengths)
+        tables.append(table.assign(model=each.name, head_dim=d_v))
     return pd.concat(tables, ignore_index=True)
 
 

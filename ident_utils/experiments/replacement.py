@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from ident_utils.attention import alternative_attention, displaced_attention, total_variation, write_attention
-from ident_utils.experiments.lengths import lengths_at
+from ident_utils.experiments.lengths import lengths_at, with_further_models
 from ident_utils.experiments.precision import in_float32
 from ident_utils.experiments.rank_bound import relative_change
 from ident_utils.families import position_bias
-from ident_utils.models import Encoder, Text, load_encoder
+from ident_utils.models import Encoder, Text
 from ident_utils.settings import Settings
 from ident_utils.trace import Trace, hidden_states, hidden_with_attention
 
@@ -45,19 +45,23 @@ def compare_replacements(encoder: Encoder, text: Text, other_text: Text, n: int)
     text. Returns also the matrices of the head that changed most.
     """
     trace, other, control, slopes = replace_everywhere(encoder, text, n)
+    rounded = _change_in_float32(encoder, text, other, n)  # its copy of the model goes before the next one comes
     written = write_attention(encoder, trace.hidden, slopes)
     made = written.trace(text, truncate=n)
-    single = in_float32(encoder)
     lines = [
         _line("put in place", trace, other, _patched(encoder, text, other, n)),
         _line("by new weights", trace, made.attention, made.hidden),
         _line("control", trace, control, _patched(encoder, text, control, n)),
     ]
-    rounded = relative_change(hidden_states(single, text, truncate=n)[-1], _patched(single, text, other, n)[-1])
     lines.append(lines[0] | {"how": "put in place, float32", "head_output": float("nan"), "final_hidden": rounded})
     elsewhere, mistaken = (each.trace(other_text, truncate=n) for each in (encoder, written))
     lines.append(_line("new weights, other text", elsewhere, mistaken.attention, mistaken.hidden))
     return pd.DataFrame(lines).assign(n=n), _most_changed(trace, other, control)
+
+
+def _change_in_float32(encoder: Encoder, text: Text, other: Tensor, n: int) -> float:
+    single = in_float32(encoder)
+    return relative_change(hidden_states(single, text, truncate=n)[-1], _patched(single, text, other, n)[-1])
 
 
 def _patched(encoder: Encoder, text: Text, attention: Tensor, n: int) -> Tensor:
@@ -89,16 +93,15 @@ def _most_changed(trace: Trace, other: Tensor, control: Tensor) -> dict[str, obj
     }
 
 
-def replacements_of_models(settings: Settings, texts: Sequence[Text]) -> tuple[pd.DataFrame, dict]:
-    """Replace all attention of the profile's models at its lengths; the example is the first model's longest."""
+def replacements_of_models(encoder: Encoder, settings: Settings, texts: Sequence[Text]) -> tuple[pd.DataFrame, dict]:
+    """Replace all attention of a model and the profile's further ones; the example is the first model's longest."""
     tables, example = [], {}
-    for name in settings.models:
-        encoder = load_encoder(name, dtype=torch.float64)
-        encoder.require_all_visible("Replacing a whole model's attention")
-        for n in lengths_at(encoder, settings.replacement_ratios):
-            table, found = compare_replacements(encoder, texts[0], texts[1], n)
-            tables.append(table.assign(model=name))
-            example = found if name == settings.model else example
+    for each in with_further_models(encoder, settings):
+        each.require_all_visible("Replacing a whole model's attention")
+        for n in lengths_at(each, settings.replacement_ratios):
+            table, found = compare_replacements(each, texts[0], texts[1], n)
+            tables.append(table.assign(model=each.name))
+            example = found if each is encoder else example
     return pd.concat(tables, ignore_index=True), example
 
 
