@@ -19,6 +19,7 @@ WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
 BESIDES = ["config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"]
 BESIDES += ["*.model"]  # sentencepiece
+VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "spm.model", "spiece.model", "sentencepiece.bpe.model")
 SECONDS = 6.0  # for the first answer of a hub, name resolution included
 _NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?)(?:@(?P<revision>[\w./-]+))?")
 
@@ -34,13 +35,18 @@ def parse_hub_name(name: str) -> tuple[str, str | None] | None:
 
 
 def cached_model(repo: str, revision: str | None, *, unsafe: bool = False) -> Path | None:
-    """Return the folder of a model that is in the cache with its weights, or None; nothing is asked or checked."""
+    """Return the folder of a model that is in the cache with weights and vocabulary, or None; nothing is checked.
+
+    Other programs share that cache, and some of them fetch weights alone.
+    """
     from huggingface_hub import try_to_load_from_cache
 
     for weights in (WEIGHTS, PICKLED) if unsafe else (WEIGHTS,):
         path = try_to_load_from_cache(repo, weights, revision=revision)
-        if isinstance(path, str) and (Path(path).parent / "config.json").is_file():
-            return Path(path).parent
+        if isinstance(path, str):
+            folder = Path(path).parent
+            if (folder / "config.json").is_file() and any((folder / name).is_file() for name in VOCABULARIES):
+                return folder
     return None
 
 

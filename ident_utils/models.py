@@ -113,7 +113,10 @@ class Encoder:
     @property
     def max_tokens(self) -> int:
         """Return the longest sequence the position table allows."""
-        return self.model.config.max_position_embeddings - self.family.reserved_positions
+        config, reserved = self.model.config, self.family.reserved_positions
+        if reserved:  # places are counted from the padding token's number on
+            reserved = max(reserved, (config.pad_token_id or 0) + 1)
+        return config.max_position_embeddings - reserved
 
     def encode(self, text: Text, *, truncate: int | None = None) -> Encoding:
         """Tokenise one text or pair, checking its length before anything runs.

@@ -140,6 +140,12 @@ def test_length_limit_is_known_and_the_longest_text_runs(family):
         encoder.trace(" ".join(["river"] * (limit - framed + 1)))
 
 
+def test_places_that_are_counted_from_a_later_padding_token_leave_fewer():
+    encoder = tiny_encoder("roberta", pad_token_id=4)
+    assert encoder.max_tokens == WIDEST - 5
+    assert encoder.trace(" ".join(["river"] * (WIDEST - 7))).n_tokens == WIDEST - 5
+
+
 # Differences between families.
 
 

@@ -144,6 +144,15 @@ def test_download_that_breaks_off_goes_on(hub, client, checkpoint):
     assert hub.downloads("config.json") == 1
 
 
+def test_weights_that_another_program_cached_alone_are_completed(hub, client, checkpoint):
+    hub.put("models/tiny/bert", checkpoint)
+    folder = client.locate("tiny/bert")
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    assert client.locate("tiny/bert") == folder and (folder / "tokenizer.json").is_file()
+    assert hub.downloads("model.safetensors") == 1
+
+
 def test_killed_download_leaves_nothing_that_is_taken_for_a_model(hub, client, checkpoint):
     repository = hub.put("models/tiny/bert", checkpoint)
     repository.stalled["model.safetensors"] = 5000

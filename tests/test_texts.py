@@ -221,7 +221,7 @@ def folder(tmp_path_factory):
 
 
 @given(text=st.text(max_size=60), pair=st.none() | st.text(max_size=20))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_no_text_ends_in_a_traceback(folder, text, pair):
     second = [] if pair is None else [f"--pair={pair}"]
     try:
