@@ -239,6 +239,22 @@ def verdict(
 
 
 @app.command()
+def figures(profile: Profile = None) -> None:
+    """Draw the figures again from the saved numbers; no model is loaded."""
+    from ident_utils.locking import only_run
+    from ident_utils.redraw import redraw
+    from ident_utils.settings import load_settings
+
+    folder = load_settings(profile).folder
+    with only_run(folder):
+        drawn = dict(redraw(folder))
+    for name, changed in drawn.items():
+        if changed:
+            print(f"changed: {_shown(folder / name)}")
+    print(f"{len(drawn)} figures drawn again, {sum(drawn.values())} changed")
+
+
+@app.command()
 def publish(
     profile: Annotated[str, typer.Option(help="Whose copies are taken.")] = "base",
 ) -> None:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:  # reading results must not wait for torch and matplotlib
     from ident_utils.models import Encoder, Text
 
 
+REPLAY = "replay"  # folder for what figures were drawn from
+
+
 def write_atomically(path: Path, data: bytes | str) -> None:
     """Write a file so that it is either the old one or all of the new one, never half.
 
@@ -51,21 +54,32 @@ def write_atomically(path: Path, data: bytes | str) -> None:
 def save_figure(settings: Settings, name: str, figure: Figure, data: pd.DataFrame, *, alt: str) -> Image:
     """Write ``name``.svg, .png and .csv (the numbers drawn) and return the picture for display.
 
-    Saving the same figure twice gives the same bytes.
+    A figure of a plotting function of the suite also leaves what it was drawn from in the folder ``replay``, for
+    ``ident figures``. Saving the same figure twice gives the same bytes.
     """
-    import matplotlib as mpl
     from IPython.display import Image
 
-    files: dict[str, bytes] = {".csv": data.to_csv(index=False, float_format="%.6g").encode()}
+    pictures = render(figure, name)
+    files = {f"{name}.csv": data.to_csv(index=False, float_format="%.6g").encode()}
+    files |= {f"{name}{suffix}": picture for suffix, picture in pictures.items()}
+    if (replay := getattr(figure, "replay", None)) is not None:
+        files[f"{REPLAY}/{name}.json.gz"] = replay.to_bytes(alt)
+    for path, content in files.items():
+        write_atomically(settings.folder / path, content)
+    return Image(data=pictures[".png"], alt=alt)
+
+
+def render(figure: Figure, name: str) -> dict[str, bytes]:
+    """Return the bytes of a figure as ".svg" and ".png", the same for the same figure and name."""
+    import matplotlib as mpl
+
+    files = {}
     with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
         for suffix, metadata in ((".svg", {"Date": None, "Creator": None}), (".png", {"Software": None})):
             buffer = BytesIO()
             figure.savefig(buffer, format=suffix[1:], dpi=130, metadata=metadata)
             files[suffix] = buffer.getvalue()
-    files[".png"] = with_palette(files[".png"])
-    for suffix, data_bytes in files.items():
-        write_atomically(settings.folder / f"{name}{suffix}", data_bytes)
-    return Image(data=files[".png"], alt=alt)
+    return files | {".png": with_palette(files[".png"])}
 
 
 def with_palette(png: bytes, colours: int = 256) -> bytes:
