@@ -25,7 +25,7 @@ def _row(kind: str, family: Family) -> dict[str, str]:
         "input tokens x": "word and position, summed" if family.embeddings == "drop" else wide,
         "values": "a projection of their own" if family.query_projection else "made with queries and keys",
         "last hidden state": "after a final norm" if family.final_norm else "after the last layer",
-        "attention": "causal, as stated with every result" if family.causal else "to all tokens",
+        "attention": "causal, which is stated" if family.causal else "to all tokens",
         "checks": f"{held} of {len(checks)}" + ("" if held == len(checks) else f", fails: {checks[-1].what}"),
     }
 

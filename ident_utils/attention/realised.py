@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from ident_utils.models import Encoder
 
 
+def takes_attention(encoder: "Encoder") -> bool:
+    """Say whether :func:`write_attention` can do its work in models of this family."""
+    family = encoder.family
+    unlike = family.shares_layers or family.words_meet_places or family.query_projection is None or encoder.causal
+    return not unlike
+
+
 def write_attention(encoder: "Encoder", hidden: Tensor, slopes: Tensor) -> "Encoder":
     """Return a copy of ``encoder`` whose heads attend by softmax(bias + V s) on one text.
 
@@ -31,7 +38,7 @@ def write_attention(encoder: "Encoder", hidden: Tensor, slopes: Tensor) -> "Enco
             f"slopes {tuple(slopes.shape)} and hidden {tuple(hidden.shape)} do not fit {encoder.name}, which needs "
             f"slopes {expected} and hidden states of {encoder.n_layers} layers and the embeddings."
         )
-    if encoder.family.shares_layers or encoder.family.words_meet_places or encoder.causal:
+    if not takes_attention(encoder):
         raise IdentError(
             f"Other attention cannot be written into the weights of {encoder.name}: that needs layers of their own, "
             "logits that are queries times keys, and attention to all tokens."
