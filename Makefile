@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup reproduce test lint notebooks bench lock clean
 
 help:
-	@echo "make reproduce [PROFILE=smoke|base|full]  run all notebooks, write figures, print the verdicts"
+	@echo "make reproduce [PROFILE=smoke|base|full|paper]  run all notebooks, write figures, print the verdicts"
 	@echo "make test                                 unit tests, then every notebook at profile smoke"
 	@echo "make lint                                 ruff check and format, notebooks too"
 	@echo "make notebooks                            run profile base and put its outputs into notebooks/"

@@ -57,7 +57,7 @@ def squared_block_norms(
 ) -> Tensor:
     """Return ||de_j^l/dx_i||_F^2 for all l, j, i: [L, n_out, n_in]; ``probes=None`` means exactly."""
     with torch.no_grad():
-        inputs = encoder.run(encoding).hidden_states[0]
+        inputs = encoder.embedded(encoding)
     n, d = inputs.shape[1:]
 
     def layers(embedded: Tensor) -> Tensor:

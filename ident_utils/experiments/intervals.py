@@ -65,6 +65,7 @@ def intervals_of_models(encoder: Encoder, settings: Settings, texts: Sequence[Te
     """Measure intervals in a model and the profile's further ones: :func:`measure_intervals`, model, head_dim."""
     tables = []
     for each in with_further_models(encoder, settings):
+        each.require_all_visible("An identifiability interval")
         lengths = lengths_at(each, settings.interval_ratios)
         chosen = texts[: settings.interval_sequences]
         table = measure_intervals(each, chosen, lengths, settings.interval_rows, seed=settings.seed)
