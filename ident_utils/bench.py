@@ -3,9 +3,7 @@
 Absolute times depend on the machine; ratios much less. Each line also says how far the two results are apart.
 """
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,43 +11,21 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from ident_utils.attention import RowPolytope, effective_attention
-from ident_utils.attribution import squared_block_norms
+from ident_utils.bench_attribution import (
+    bench_attribution,
+    bench_attribution_batched,
+    bench_attribution_exact,
+    bench_lengths,
+)
 from ident_utils.corpora import load_corpus
 from ident_utils.errors import IdentError
 from ident_utils.experiments.rank_bound import relative_change
 from ident_utils.experiments.replacement import replace_everywhere
 from ident_utils.families import output_projections
-from ident_utils.hooks import substitute_output
-from ident_utils.models import Encoder, Encoding, load_encoder
+from ident_utils.models import load_encoder
 from ident_utils.settings import load_settings
+from ident_utils.timing import Line, seconds
 from ident_utils.trace import hidden_with_attention
-
-
-@dataclass(frozen=True)
-class Line:
-    """Hold one comparison: seconds of the plain way and of ours, and how far their results differ."""
-
-    name: str
-    setting: str
-    plain: float
-    ours: float
-    difference: str
-
-    def __str__(self) -> str:
-        """Print the line."""
-        ratio = self.plain / self.ours
-        times = f"{self.plain:.2f} s against {self.ours:.2f} s, ×{ratio:.1f}"
-        return f"{self.name}: {times} ({self.setting}; {self.difference})"
-
-
-def seconds(run: Callable[[], object], repeats: int = 3) -> tuple[float, object]:
-    """Return the shortest time of a few runs, and the last result."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        result = run()
-        times.append(time.perf_counter() - start)
-    return min(times), result
 
 
 def bench_effective_attention() -> Line:
@@ -142,54 +118,14 @@ def bench_replacement(limit: float = 40.0) -> Line:
     return Line("all attention replaced, bar / measured", setting, limit, ours, f"last hidden states by {change:.0e}")
 
 
-def bench_attribution(probes: int = 2, sampled: int = 3) -> Line:
-    """Compare forward mode, all layers at once, with one reverse pass per output token, layer and probe.
-
-    The reverse passes of ``sampled`` output tokens are timed in every layer, and scaled to all tokens.
-    """
-    settings = load_settings()
-    encoder = load_encoder(settings.model)
-    encoding = encoder.encode(load_corpus(settings.corpus, 1)[0])
-    n = encoding.input_ids.shape[1]
-    tokens = torch.linspace(0, n - 1, sampled).long().tolist()
-
-    ours, fast = seconds(lambda: squared_block_norms(encoder, encoding, probes, seed=0), repeats=2)
-    part, slow = seconds(lambda: _by_reverse(encoder, encoding, tokens, probes), repeats=1)
-    shares = [squares.sqrt() / squares.sqrt().sum(-1, keepdim=True) for squares in (fast[:, tokens], slow.double())]
-    apart = (shares[0] - shares[1]).abs().sum(-1).mean().item() / 2
-    setting = f"{encoder.name}, n = {n}, {probes} probes, {encoder.n_layers} layers, float32"
-    return Line(
-        "attribution, reverse per output token and layer / forward",
-        setting,
-        part * n / sampled,
-        ours,
-        f"{sampled} of {n} tokens timed in reverse; shares apart by {apart:.3f}, the sampling error of both",
-    )
-
-
-def _by_reverse(encoder: Encoder, encoding: Encoding, tokens: Sequence[int], probes: int) -> Tensor:
-    """Estimate ||de_j^l/dx_i||_F^2 by vector-Jacobian products: [L, len(tokens), n_in]."""
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        inputs = encoder.run(encoding).hidden_states[0]
-    inputs = inputs.clone().requires_grad_()
-    with torch.enable_grad(), substitute_output(encoder.embeddings, inputs):
-        hidden = encoder.run(encoding).hidden_states[1:]
-    squares = torch.zeros(len(hidden), len(tokens), inputs.shape[1])
-    for layer, states in enumerate(hidden):
-        for row, token in enumerate(tokens):
-            for _ in range(probes):
-                probe = torch.randn(inputs.shape[-1], generator=generator)
-                (gradient,) = torch.autograd.grad(states[0, token] @ probe, inputs, retain_graph=True)
-                squares[layer, row] += gradient[0].square().sum(-1) / probes
-    return squares
-
-
-BENCHMARKS: dict[str, Callable[[], Line]] = {
+BENCHMARKS: dict[str, Callable[[], object]] = {
     "effective-attention": bench_effective_attention,
     "interval": bench_interval,
     "replacement": bench_replacement,
     "attribution": bench_attribution,
+    "attribution-batched": bench_attribution_batched,
+    "attribution-exact": bench_attribution_exact,
+    "attribution-lengths": bench_lengths,
 }
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ident_utils.attribution import squared_block_norms
+from ident_utils.attribution.engine import span_of
+from ident_utils.attribution.estimate import sampled_squares, shares
 from ident_utils.errors import IdentError
 from ident_utils.hooks import substitute_output, watch
 from ident_utils.models import Encoder, Encoding
@@ -86,9 +87,8 @@ def _checks(encoder: Encoder) -> Iterator[Check]:
         ahead = trace.attention.triu(1).abs().max().item()
         yield _small("causal: no attention to later tokens", ahead, tolerance)
     yield from _substitution(encoder, encoding, inputs[0], trace.hidden, tolerance)
-    norms = squared_block_norms(encoder, encoding, probes=1, seed=0).sqrt()
-    shares = norms / norms.sum(-1, keepdim=True)
-    yield _small("attribution rows sum to one", (shares.sum(-1) - 1).abs().max().item(), tolerance)
+    contributions = shares(sampled_squares(encoder, encoding, span_of(encoder), probes=1, seed=0).mean)
+    yield _small("attribution rows sum to one", (contributions.sum(-1) - 1).abs().max().item(), tolerance)
 
 
 def _substitution(

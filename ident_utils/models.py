@@ -3,6 +3,7 @@
 import os
 import reprlib
 import warnings
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import torch
@@ -243,6 +244,22 @@ def load_encoder(
 
         refuse_unfaithful(encoder)
     return encoder
+
+
+def permuted(encoder: Encoder, seed: int = 0) -> Encoder:
+    """Return a copy whose layers hold the trained numbers in random order, tensor by tensor: no structure is left.
+
+    The embedding block is as trained.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    model = deepcopy(encoder.model)
+    with torch.no_grad():
+        for layer in layers_of(model, encoder.family):
+            for weight in layer.parameters():
+                order = torch.randperm(weight.numel(), generator=generator).to(weight.device)
+                weight.copy_(weight.flatten()[order].view_as(weight))
+    provenance = encoder.provenance | {"source": "layers permuted", "seed": str(seed)}
+    return replace(encoder, name=f"permuted {encoder.name}", model=model, provenance=provenance)
 
 
 def untrained(encoder: Encoder, seed: int = 0) -> Encoder:

@@ -27,6 +27,9 @@ class Settings:
     control_sequences: int
     attribution_sequences: int
     probes: int
+    attribution_control_sequences: int
+    attribution_control_tokens: int
+    exact_tokens: int
     resamples: int
     compare_models: tuple[str, ...]
     rank_ratios: tuple[float, ...]

@@ -5,44 +5,96 @@ import pytest
 import torch
 from encoders import tiny_encoder
 
-from ident_utils import attribution
 from ident_utils.attribution import (
+    METHODS,
+    attribute,
     by_relative_position,
+    engine,
     hidden_token_attribution,
     own_contribution,
     own_is_largest,
-    squared_block_norms,
-    tangents_per_chunk,
 )
+from ident_utils.attribution.engine import span_of, tangents_per_chunk
+from ident_utils.attribution.estimate import exact_squares, sampled_squares
 from ident_utils.errors import IdentError
-from ident_utils.hooks import substitute_output
+from ident_utils.families import layers_of
+from ident_utils.hooks import rewrite_input, substitute_output
 
 TEXT = "The old boat opens slowly."
 
 
-def reverse_mode_norms(encoder, text) -> torch.Tensor:
-    """Compute all ||de_j/dx_i||_F by reverse mode: [L, n_out, n_in]."""
+def reverse_mode_jacobian(encoder, text, source: int = 0) -> torch.Tensor:
+    """Compute all blocks de_j/dx_i by reverse mode, x_i the state after layer ``source``: [L, n_out, n_in, d, d]."""
     encoding = encoder.encode(text)
-    inputs = encoder.run(encoding).hidden_states[0].detach()
+    start = encoder.run(encoding).hidden_states[source]
+    inner = layers_of(encoder.model, encoder.family)
 
-    def layers(embedded):
-        with substitute_output(encoder.embeddings, embedded):
-            return torch.cat(encoder.run(encoding).hidden_states[1:])
+    def layers(state):
+        swap = (
+            substitute_output(encoder.embeddings, state)
+            if source == 0
+            else rewrite_input([inner[source]], lambda _layer, _given: state)
+        )
+        with swap:
+            return torch.cat(encoder.run(encoding).hidden_states[source + 1 :])
 
-    jacobian = torch.autograd.functional.jacobian(layers, inputs)  # [L, n_out, d, 1, n_in, d]
-    return jacobian.square().sum((2, 3, 5)).sqrt()
+    jacobian = torch.func.jacrev(layers)(start)  # [L, n_out, d, 1, n_in, d]
+    return jacobian[:, :, :, 0].transpose(2, 3)
+
+
+def size_of(blocks: torch.Tensor, method: str, inputs: torch.Tensor) -> torch.Tensor:
+    """Return the size of each block by a definition: [L, n_out, n_in] from [L, n_out, n_in, d, d]."""
+    return {
+        "jacobian": lambda: blocks.square().sum((-2, -1)).sqrt(),
+        "spectral": lambda: torch.linalg.matrix_norm(blocks, 2),
+        "sum-gradient": lambda: blocks.sum(-2).norm(dim=-1),
+        "gradient-x-input": lambda: (blocks @ inputs[:, :, None])[..., 0].norm(dim=-1),
+    }[method]()
 
 
 @pytest.mark.parametrize("family", ["bert", "mpnet", "distilbert"])
-def test_exact_contributions_equal_those_of_reverse_mode(family):
+@pytest.mark.parametrize("method", METHODS)
+def test_every_definition_equals_that_of_reverse_mode(family, method):
     encoder = tiny_encoder(family)
-    norms = reverse_mode_norms(encoder, TEXT)
-    found = hidden_token_attribution(encoder, TEXT, exact=True)
-    torch.testing.assert_close(found, norms / norms.sum(-1, keepdim=True), rtol=1e-9, atol=1e-12)
-    squares = squared_block_norms(encoder, encoder.encode(TEXT), None, 0)
-    torch.testing.assert_close(squares, norms.square(), rtol=1e-9, atol=1e-12)
+    inputs = encoder.trace(TEXT).hidden[0].clone()
+    sizes = size_of(reverse_mode_jacobian(encoder, TEXT), method, inputs)
+    found = hidden_token_attribution(encoder, TEXT, method=method, exact=True)
+    torch.testing.assert_close(found, sizes / sizes.sum(-1, keepdim=True), rtol=1e-8, atol=1e-11)
     # Rows and columns are not the same thing: the transpose is far away.
     assert (found - found.mT).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet", "distilbert"])
+def test_exact_squares_are_those_of_the_blocks(family):
+    encoder = tiny_encoder(family)
+    squares = exact_squares(encoder, encoder.encode(TEXT), span_of(encoder)).mean
+    blocks = reverse_mode_jacobian(encoder, TEXT)
+    torch.testing.assert_close(squares, blocks.square().sum((-2, -1)), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet", "distilbert"])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_input_of_any_layer_can_be_the_source(family, method):
+    encoder = tiny_encoder(family, layers=3)
+    inputs = encoder.trace(TEXT).hidden[1].clone()
+    sizes = size_of(reverse_mode_jacobian(encoder, TEXT, source=1), method, inputs)
+    expected = sizes / sizes.sum(-1, keepdim=True)
+    found = attribute(encoder, TEXT, method=method, exact=True, source=1, layers=[2], outputs=[3, 1])
+    assert (found.layers, found.outputs, found.source) == ((2,), (3, 1), 1)
+    torch.testing.assert_close(found.contributions, expected[:1, [3, 1]], rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet", "distilbert"])
+def test_leaving_layers_out_changes_no_state_and_leaves_the_model_whole(family):
+    encoder = tiny_encoder(family, layers=3)
+    before = encoder.trace(TEXT).hidden
+    everything = hidden_token_attribution(encoder, TEXT)
+    part = attribute(encoder, TEXT, layers=[1, 2])
+    torch.testing.assert_close(part.contributions, everything[:2], rtol=1e-10, atol=1e-14)
+    assert torch.equal(encoder.trace(TEXT).hidden, before)
+    with pytest.raises(RuntimeError):  # an error on the way out must not leave a shortened model behind
+        engine.span_function(encoder, encoder.encode(TEXT), span_of(encoder, 1, [2]))(torch.ones(1, 3, 3))
+    assert torch.equal(encoder.trace(TEXT).hidden, before)
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +102,9 @@ def draws():
     """Return the exact squares of a tiny model and 40 independent estimates of them."""
     encoder = tiny_encoder("bert")
     encoding = encoder.encode("river lamp")
-    exact = squared_block_norms(encoder, encoding, None, 0)
-    many = torch.stack([squared_block_norms(encoder, encoding, 8, seed) for seed in range(40)])
+    span = span_of(encoder)
+    exact = exact_squares(encoder, encoding, span).mean
+    many = torch.stack([sampled_squares(encoder, encoding, span, 8, seed).mean for seed in range(40)])
     return exact, many
 
 
@@ -75,7 +128,17 @@ def test_more_probes_come_closer():
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-@pytest.mark.parametrize("options", [{"probes": 1}, {"probes": 3, "seed": 5}, {"exact": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"probes": 1},
+        {"probes": 3, "seed": 5},
+        {"exact": True},
+        {"method": "sum-gradient"},
+        {"method": "gradient-x-input"},
+        {"method": "spectral", "exact": True},
+    ],
+)
 def test_rows_sum_to_one(family, options):
     encoder = tiny_encoder(family, dtype=torch.float32)
     found = hidden_token_attribution(encoder, TEXT, **options)
@@ -88,7 +151,10 @@ def test_rows_sum_to_one(family, options):
 def test_single_token_contributes_everything():
     encoder = tiny_encoder("bert")
     encoder.tokenizer.backend_tokenizer.post_processor = None
-    assert torch.equal(hidden_token_attribution(encoder, "river"), torch.ones(2, 1, 1, dtype=torch.float64))
+    for method in METHODS:
+        found = attribute(encoder, "river", method=method, exact=method == "spectral")
+        assert torch.equal(found.contributions, torch.ones(2, 1, 1, dtype=torch.float64))
+        assert torch.equal(found.standard_error, torch.zeros(2, 1, 1, dtype=torch.float64))
 
 
 def test_chunk_size_changes_rounding_only(monkeypatch):
@@ -98,7 +164,7 @@ def test_chunk_size_changes_rounding_only(monkeypatch):
         found = hidden_token_attribution(encoder, TEXT, probes=2, seed=3, chunk=chunk)
         torch.testing.assert_close(found, whole, rtol=1e-10, atol=1e-14)
     encoding = encoder.encode(TEXT)
-    monkeypatch.setattr(attribution, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(engine, "CHUNK_BYTES", 1)
     assert tangents_per_chunk(encoder, encoding.input_ids.shape[1]) == 1
     torch.testing.assert_close(
         hidden_token_attribution(encoder, TEXT, probes=2, seed=3), whole, rtol=1e-10, atol=1e-14
@@ -127,16 +193,67 @@ def test_seed_decides_and_model_is_left_as_it_was():
 
 def test_bad_requests_are_refused():
     encoder = tiny_encoder("bert")
-    with pytest.raises(ValueError, match="method must be one of jacobian, not 'lime'"):
+    with pytest.raises(
+        ValueError, match="method must be one of jacobian, sum-gradient, spectral, gradient-x-input, not 'lime'"
+    ):
         hidden_token_attribution(encoder, TEXT, method="lime")
     for probes in (0, -2):
         with pytest.raises(ValueError, match=f"probes must be at least 1, not {probes}"):
             hidden_token_attribution(encoder, TEXT, probes=probes)
+    with pytest.raises(ValueError, match=r"pass exact=True, for short texts"):
+        hidden_token_attribution(encoder, TEXT, method="spectral")
+    for source in (-1, 2):
+        with pytest.raises(ValueError, match=f"source must be 0 .* to 1, not {source}"):
+            attribute(encoder, TEXT, source=source)
+    for layers in ([], [1], [3], [2, 2]):
+        with pytest.raises(ValueError, match="layers must ascend from 2 to 2"):
+            attribute(encoder, TEXT, source=1, layers=layers)
+    for outputs in ([], [8], [-1], [1, 1]):
+        with pytest.raises(ValueError, match="outputs must be different places from 0 to 7"):
+            attribute(encoder, TEXT, outputs=outputs)
     with pytest.raises(IdentError, match="takes at most 40"):
         hidden_token_attribution(encoder, " ".join(["river"] * 60))
     assert hidden_token_attribution(encoder, " ".join(["river"] * 60), truncate=5).shape == (2, 5, 5)
     with pytest.raises(ValueError, match="reach must not be negative, got -1"):
         by_relative_position(torch.ones(1, 2, 2), -1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_model_in_train_mode_is_refused(method):
+    encoder = tiny_encoder("bert")
+    encoder.model.train()
+    with pytest.raises(IdentError, match="is in train mode"):
+        hidden_token_attribution(encoder, TEXT, method=method, exact=True)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_model_that_is_not_eager_is_refused(method):
+    encoder = tiny_encoder("bert")
+    encoder.model.set_attn_implementation("sdpa")
+    with pytest.raises(IdentError, match="computes attention by 'sdpa', which has no forward derivative"):
+        hidden_token_attribution(encoder, TEXT, method=method, exact=True)
+
+
+def test_threads_change_rounding_only():
+    encoder = tiny_encoder("mpnet", width=64, heads=4)
+    threads = torch.get_num_threads()
+    try:
+        found = []
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found.append(hidden_token_attribution(encoder, TEXT, probes=3))
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-14)
+
+
+def test_chosen_outputs_are_rows_of_all():
+    encoder = tiny_encoder("distilbert")
+    for method in ("jacobian", "sum-gradient", "gradient-x-input"):
+        whole = attribute(encoder, TEXT, method=method)
+        some = attribute(encoder, TEXT, method=method, outputs=[4, 2])
+        torch.testing.assert_close(some.contributions, whole.contributions[:, [4, 2]], rtol=1e-10, atol=1e-14)
+        assert some.standard_error.shape == some.contributions.shape
 
 
 # What is read off the contributions, by hand. Rows are hidden states, columns input tokens.

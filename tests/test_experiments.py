@@ -13,6 +13,7 @@ from ident_utils.claims import CLAIMS, verdict
 from ident_utils.errors import IdentError
 from ident_utils.experiments import (
     angle_vs_norm,
+    context_mixing,
     contribution,
     effective_attention,
     identity_controls,
@@ -31,6 +32,7 @@ from ident_utils.experiments import (
 )
 from ident_utils.experiments.contribution import Attributed
 from ident_utils.families import layer_norms
+from ident_utils.models import permuted
 from ident_utils.settings import load_settings
 from ident_utils.states import Split, TokenStates, collect_split, collect_states
 
@@ -239,7 +241,7 @@ def test_controls_that_know_nothing_identify_nothing(encoder, split):
 
 
 def test_permuted_model_keeps_numbers_and_inputs_only(encoder):
-    scrambled = identity_controls.permuted(encoder, seed=1)
+    scrambled = permuted(encoder, seed=1)
     texts = make_texts(2, 8)
     before, after = collect_states(encoder, texts), collect_states(scrambled, texts)
     assert torch.equal(before.inputs, after.inputs)
@@ -346,7 +348,7 @@ BY_HAND = [
 
 
 def test_who_contributes_most_is_counted_by_hand():
-    found = contribution.main_contributors(BY_HAND).set_index("who")["value"] * 8
+    found = context_mixing.main_contributors(BY_HAND).set_index("who")["value"] * 8
     # First text: own, special, neighbour. Second: own, punctuation three away, own, neighbour two away, three away.
     assert found.round(9).to_dict() == {
         "own token": 3,
@@ -361,13 +363,13 @@ def test_own_contributions_are_pooled_over_tokens():
     assert own["value"].tolist() == pytest.approx([np.median([0.6, 0.4, 0.2, 0.6, 0.1, 0.6, 0.1, 0.1])])
     others = contribution.other_by_layer(BY_HAND, RESAMPLES)
     assert others["value"].tolist() == pytest.approx([1 - 2.7 / 8])
-    assert contribution.largest_by_layer(BY_HAND, RESAMPLES)["value"].tolist() == pytest.approx([3 / 8])
+    assert context_mixing.largest_by_layer(BY_HAND, RESAMPLES)["value"].tolist() == pytest.approx([3 / 8])
     groups = contribution.own_by_group(BY_HAND, RESAMPLES).set_index("group")["value"]
     assert groups["separators"] == pytest.approx(0.2) and groups["first token"] == pytest.approx(0.6)
-    shares = contribution.contribution_of_groups(BY_HAND, RESAMPLES).set_index("group")["value"]
+    shares = context_mixing.contribution_of_groups(BY_HAND, RESAMPLES).set_index("group")["value"]
     assert shares.sum() == pytest.approx(1)
     assert shares["separators"] == pytest.approx((0.1 + 0.1) / 8)  # the separator's share in itself is its own
-    offsets = contribution.contribution_by_offset(BY_HAND[:1], reach=2).set_index("offset")["value"]
+    offsets = context_mixing.contribution_by_offset(BY_HAND[:1], reach=2).set_index("offset")["value"]
     assert offsets.to_dict() == pytest.approx({-2: 0.1, -1: 0.6, 0: 0.4, 1: 0.2, 2: 0.1})
 
 
@@ -380,7 +382,7 @@ def test_corpus_is_attributed_once_and_judged(tmp_path, monkeypatch):
     for a in attributed:
         np.testing.assert_allclose(a.contributions.sum(-1), 1, atol=1e-5)
     assert_judged(
-        contribution.judge_c6_c7_c8(attributed, RESAMPLES) | {"C9": contribution.judge_c9(attributed, RESAMPLES)}
+        contribution.judge_c6_c7_c8(attributed, RESAMPLES) | {"C9": context_mixing.judge_c9(attributed, RESAMPLES)}
     )
     assert len(contribution.own_by_length(attributed)) == 3
 

@@ -1,13 +1,13 @@
-"""Notebooks 05 and 06: Hidden Token Attribution over a corpus, and what it says."""
+"""Notebook 05: Hidden Token Attribution over a corpus, and the own token's share by layer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 import torch
 
-from ident_utils.attribution import by_relative_position, hidden_token_attribution, own_is_largest
+from ident_utils.attribution import Cost, attribute, attribution_cost, local_attribution, own_contribution, together
 from ident_utils.cache import code_hash, remember
 from ident_utils.experiments.effective_attention import TOKEN_GROUPS, token_groups
 from ident_utils.models import Encoder, Text
@@ -15,16 +15,26 @@ from ident_utils.progress import track
 from ident_utils.settings import Settings
 from ident_utils.stats import Interval, bootstrap_mean, bootstrap_median, trend_with_depth
 
-CODE = ("attribution", "models", "trace", "families", "hooks")  # what a contribution depends on
+CODE = (
+    "attribution/engine",
+    "attribution/estimate",
+    "attribution/methods",
+    "attribution/precision",
+    "models",
+    "trace",
+    "families",
+    "hooks",
+)  # what a contribution depends on
 
 
 @dataclass(frozen=True)
 class Attributed:
-    """Hold one text with its contributions [L, n_out, n_in] and the group of each token."""
+    """Hold one text with its contributions [L, n_out, n_in], the group of each token, and how it was measured."""
 
     tokens: tuple[str, ...]
     groups: tuple[str, ...]
     contributions: np.ndarray
+    precision: str = "float32"  # of the tangents
 
     @property
     def own(self) -> np.ndarray:
@@ -32,31 +42,46 @@ class Attributed:
         return np.diagonal(self.contributions, axis1=1, axis2=2)
 
 
-def attribute_corpus(encoder: Encoder, texts: Sequence[Text], settings: Settings) -> list[Attributed]:
+def corpus_cost(encoder: Encoder, texts: Sequence[Text], settings: Settings) -> Cost:
+    """Estimate what :func:`attribute_corpus` will take where nothing is kept on disk yet."""
+    return together([attribution_cost(encoder, len(encoder.encode(text).tokens), settings.probes) for text in texts])
+
+
+def attribute_corpus(
+    encoder: Encoder, texts: Sequence[Text], settings: Settings, *, truncate: int | None = None
+) -> list[Attributed]:
     """Attribute the hidden states of every text to its input tokens; finished texts are kept on disk."""
-    attribute = remember(_attribute, ignore=["encoder"])
+    attribute_once = remember(_attribute, ignore=["encoder"])
     weights = encoder.provenance.get("sha256") or encoder.name
     key = {"weights": weights, "dtype": str(encoder.dtype), "code": code_hash(*CODE)}
     return [
-        attribute(encoder, text, probes=settings.probes, seed=settings.seed + number, key=key)
+        attribute_once(encoder, text, probes=settings.probes, seed=settings.seed + number, key=key, truncate=truncate)
         for number, text in enumerate(track(texts, "texts"))
     ]
 
 
-def _attribute(encoder: Encoder, text: Text, *, probes: int, seed: int, key: dict[str, str]) -> Attributed:
-    contributions = hidden_token_attribution(encoder, text, probes=probes, seed=seed)
-    trace = encoder.trace(text)
-    return Attributed(trace.tokens, tuple(token_groups(trace)), contributions.float().cpu().numpy())
+def _attribute(
+    encoder: Encoder, text: Text, *, probes: int, seed: int, key: dict[str, str], truncate: int | None = None
+) -> Attributed:
+    found = attribute(encoder, text, probes=probes, seed=seed, truncate=truncate)
+    trace = encoder.trace(text, truncate=truncate)
+    contributions = found.contributions.float().cpu().numpy()
+    return Attributed(trace.tokens, tuple(token_groups(trace)), contributions, found.precision.split()[0])
 
 
-def _layers(attributed: Sequence[Attributed]) -> range:
+def precision_of(attributed: Sequence[Attributed]) -> str:
+    """Name the precision, or precisions, in which the tangents of these texts were pushed."""
+    return " and ".join(sorted({a.precision for a in attributed}))
+
+
+def layers_of(attributed: Sequence[Attributed]) -> range:
     return range(len(attributed[0].contributions))
 
 
-def _by_layer(attributed: Sequence[Attributed], per_token: str | list, interval_of, resamples: int) -> pd.DataFrame:
+def by_layer(attributed: Sequence[Attributed], per_token: str | list, interval_of, resamples: int) -> pd.DataFrame:
     """Collect an interval for every layer from per-token numbers [L, n] of every text."""
     rows = []
-    for layer in _layers(attributed):
+    for layer in layers_of(attributed):
         interval: Interval = interval_of([values[layer] for values in per_token], resamples=resamples)
         rows.append({"layer": layer + 1} | interval.as_dict())
     return pd.DataFrame(rows)
@@ -64,20 +89,14 @@ def _by_layer(attributed: Sequence[Attributed], per_token: str | list, interval_
 
 def own_by_layer(attributed: Sequence[Attributed], resamples: int) -> pd.DataFrame:
     """Return the median own contribution by layer: layer, value, low, high, n_sequences, and the quartiles."""
-    table = _by_layer(attributed, [a.own for a in attributed], bootstrap_median, resamples)
+    table = by_layer(attributed, [a.own for a in attributed], bootstrap_median, resamples)
     pooled = np.concatenate([a.own for a in attributed], axis=1)
     return table.assign(quarter=np.quantile(pooled, 0.25, axis=1), three_quarters=np.quantile(pooled, 0.75, axis=1))
 
 
 def other_by_layer(attributed: Sequence[Attributed], resamples: int) -> pd.DataFrame:
     """Return the mean share on other tokens by layer: layer, value, low, high, n_sequences."""
-    return _by_layer(attributed, [1 - a.own for a in attributed], bootstrap_mean, resamples)
-
-
-def largest_by_layer(attributed: Sequence[Attributed], resamples: int) -> pd.DataFrame:
-    """Return the share of tokens that are their own largest contributor: layer, value, low, high, n_sequences."""
-    flags = [own_is_largest(torch.from_numpy(a.contributions)).double().numpy() for a in attributed]
-    return _by_layer(attributed, flags, bootstrap_mean, resamples)
+    return by_layer(attributed, [1 - a.own for a in attributed], bootstrap_mean, resamples)
 
 
 def own_by_group(attributed: Sequence[Attributed], resamples: int) -> pd.DataFrame:
@@ -87,7 +106,7 @@ def own_by_group(attributed: Sequence[Attributed], resamples: int) -> pd.DataFra
         picked = [a.own[:, np.array(a.groups) == group] for a in attributed]
         picked = [p for p in picked if p.shape[1]]
         if picked:
-            tables.append(_by_layer(attributed, picked, bootstrap_median, resamples).assign(group=group))
+            tables.append(by_layer(attributed, picked, bootstrap_median, resamples).assign(group=group))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -102,74 +121,59 @@ def own_by_length(attributed: Sequence[Attributed]) -> pd.DataFrame:
     )
 
 
-def contribution_by_offset(attributed: Sequence[Attributed], reach: int = 10) -> pd.DataFrame:
-    """Return the mean contribution of the token at each relative position: layer, offset, value.
-
-    Averaged over the tokens of a text, then over the texts that are long enough to have such a neighbour.
-    """
-    profiles = np.stack([by_relative_position(torch.from_numpy(a.contributions), reach).numpy() for a in attributed])
-    mean = np.nanmean(profiles, axis=0)
-    return pd.DataFrame(
-        [
-            {"layer": layer + 1, "offset": offset, "value": mean[layer, offset + reach]}
-            for layer in _layers(attributed)
-            for offset in range(-reach, reach + 1)
-        ]
+def compare_own(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Put the medians of several models under each other, model, layer, depth (a share), value, low, high."""
+    return pd.concat(
+        [table.assign(model=name, depth=table["layer"] / table["layer"].max()) for name, table in tables.items()],
+        ignore_index=True,
     )
 
 
-def contribution_of_groups(attributed: Sequence[Attributed], resamples: int) -> pd.DataFrame:
-    """Return how much each group of *other* tokens contributes to a hidden state: group, layer, value, low, high."""
-    tables = []
-    for group in TOKEN_GROUPS:
-        shares = []
-        for a in attributed:
-            others = a.contributions * ~np.eye(len(a.tokens), dtype=bool)
-            shares.append(others[:, :, np.array(a.groups) == group].sum(-1))
-        tables.append(_by_layer(attributed, shares, bootstrap_mean, resamples).assign(group=group))
-    own = _by_layer(attributed, [a.own for a in attributed], bootstrap_mean, resamples).assign(group="own token")
-    return pd.concat([own, *tables], ignore_index=True)
+def own_by_cut(
+    encoder: Encoder, passages: Sequence[Text], lengths: Sequence[int], settings: Settings
+) -> pd.DataFrame:
+    """Cut the same passages to several lengths: model, n, layer (first, last), value (median own contribution).
 
-
-def main_contributors(attributed: Sequence[Attributed]) -> pd.DataFrame:
-    """Return who the largest contributor is, as shares of tokens: layer, who, value.
-
-    ``who`` is the own token, a neighbour (one or two places away), a special token, or any other token.
+    One random tangent for each input token: sampling errors of single tokens cancel in the median over all.
     """
-    rows = []
-    for layer in _layers(attributed):
-        counts = dict.fromkeys(("own token", "neighbour (1 or 2 away)", "special token", "other token"), 0)
-        for a in attributed:
-            special = np.isin(a.groups, ("first token", "separators"))
-            for place, top in enumerate(a.contributions[layer].argmax(-1)):
-                counts[_who(place, int(top), bool(special[top]))] += 1
-        total = sum(counts.values())
-        rows += [{"layer": layer + 1, "who": who, "value": count / total} for who, count in counts.items()]
+    rows, one_probe = [], replace(settings, probes=1)
+    for n in lengths:
+        attributed = attribute_corpus(encoder, passages, one_probe, truncate=n)
+        for name, layer in (("first layer", 0), ("last layer", -1)):
+            value = float(np.median(np.concatenate([a.own[layer] for a in attributed])))
+            rows.append({"model": encoder.name, "n": n, "layer": name, "value": value})
     return pd.DataFrame(rows)
 
 
-def _who(place: int, top: int, special: bool) -> str:
-    if top == place:
-        return "own token"
-    if special:
-        return "special token"
-    return "neighbour (1 or 2 away)" if abs(top - place) <= 2 else "other token"
+def within_layers(encoder: Encoder, texts: Sequence[Text], tokens: int, seed: int = 0) -> pd.DataFrame:
+    """Look at each layer alone, from its own input to its output: model, layer, depth, own, alike.
 
-
-def map_table(attributed: Attributed, layers: Sequence[int]) -> pd.DataFrame:
-    """Return one text's contributions as rows: layer, hidden state, input token (both as places), value."""
-    n = len(attributed.tokens)
-    return pd.concat(
-        pd.DataFrame(
-            {
-                "layer": layer,
-                "hidden_state": np.repeat(np.arange(n), n),
-                "input_token": np.tile(np.arange(n), n),
-                "value": attributed.contributions[layer - 1].ravel(),
-            }
-        )
-        for layer in layers
+    ``own``: median share of a token's own input in its output; ``alike``: mean cosine similarity between the outputs
+    of different tokens of a text. Texts are cut to ``tokens``; one random tangent for each input token.
+    """
+    own, alike = [], []
+    for number, text in enumerate(track(texts, f"layers of {encoder.name}")):
+        shares, _ = local_attribution(encoder, text, probes=1, seed=seed + 100 * number, truncate=tokens)
+        own.append(own_contribution(shares))
+        alike.append(_mean_cosine(encoder.trace(text, truncate=tokens).hidden))
+    by_depth = torch.stack(alike).mean(0)
+    layers = range(1, encoder.n_layers + 1)
+    return pd.DataFrame(
+        {
+            "model": encoder.name,
+            "layer": layers,
+            "depth": [layer / encoder.n_layers for layer in layers],
+            "own": torch.cat(own, dim=1).median(-1).values.tolist(),
+            "alike": by_depth[1:].tolist(),
+        }
     )
+
+
+def _mean_cosine(hidden: torch.Tensor) -> torch.Tensor:
+    """Return the mean cosine similarity between different tokens: [L+1] from [L+1, n, d]."""
+    unit = hidden / hidden.norm(dim=-1, keepdim=True)
+    n = hidden.shape[1]
+    return ((unit.sum(1).square().sum(-1)) - n) / (n * (n - 1))
 
 
 def judge_c6_c7_c8(attributed: Sequence[Attributed], resamples: int) -> dict[str, dict]:
@@ -195,14 +199,4 @@ def judge_c6_c7_c8(attributed: Sequence[Attributed], resamples: int) -> dict[str
             "trend": trend_with_depth(own["value"]),
             "by_layer": own[columns].to_dict("records"),
         },
-    }
-
-
-def judge_c9(attributed: Sequence[Attributed], resamples: int) -> dict[str, object]:
-    """Return the measurement of C9: the share of tokens that are their own largest contributor, by layer."""
-    table = largest_by_layer(attributed, resamples)
-    return table.iloc[-1][["value", "low", "high", "n_sequences"]].to_dict() | {
-        "unit": "share of tokens that are the largest contributor to their own hidden state, last layer",
-        "mean_tokens": float(np.mean([len(a.tokens) for a in attributed])),
-        "by_layer": table[["layer", "value", "low", "high"]].to_dict("records"),
     }

@@ -84,6 +84,7 @@ def plot_offsets(table: pd.DataFrame, layers: Sequence[int], n_texts: int) -> Fi
     picked = table[table["layer"].isin(layers)]
     draw_curves(ax, picked.assign(layer=[f"layer {n}" for n in picked["layer"]]), "layer", x="offset")
     ax.set_yscale("log")
+    ax.set_xticks(sorted(o for o in picked["offset"].unique() if o % 5 == 0))
     ax.set(xlabel="position of the contributing token, relative to the hidden state", ylabel="mean contribution")
     ax.legend()
     return finish(
@@ -107,7 +108,9 @@ def plot_main_contributors(table: pd.DataFrame, n_texts: int) -> Figure:
     layer_axis(ax, layers)
     ax.set(ylabel="share of tokens", ylim=(0, 1))
     ax.legend(ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    return finish(figure, "Who contributes most to a hidden state", f"{n_texts} texts")
+    last = table[table["layer"] == layers[-1]].set_index("who")["value"].sort_values(ascending=False)
+    title = "Main contributor in the last layer: " + ", ".join(f"{who} {v:.0%}" for who, v in last.head(2).items())
+    return finish(figure, title, f"{n_texts} texts")
 
 
 @styled
@@ -135,3 +138,65 @@ def plot_contribution_map(contributions: np.ndarray, tokens: Sequence[str], laye
     return finish(
         figure, "The diagonal fades and columns appear", f"n = {len(tokens)} tokens; panels share their scale"
     )
+
+
+@styled
+def plot_models(table: pd.DataFrame, note: str) -> Figure:
+    """Draw the median own contribution of several models against relative depth; columns as in ``compare_own``."""
+    figure, (ax,) = new_figure(3.3)
+    draw_curves(ax, table, "model", x="depth")
+    reference(ax, 0.075, "v1: 7.5% in the last layer (BERT-base)", place=0.02)
+    ax.set(xlabel="layer, as a share of all layers", ylabel="median contribution of the own token", ylim=(0, None))
+    ax.legend()
+    ends = table[table["depth"] == 1].set_index("model")["value"]
+    title = "Last layer: " + ", ".join(f"{value:.1%} in {name}" for name, value in ends.items())
+    return finish(figure, title, note)
+
+
+@styled
+def plot_own_by_cut(table: pd.DataFrame, note: str) -> Figure:
+    """Draw the median own contribution of the same passages cut to several lengths, beside an equal share 1/n."""
+    figure, axes = new_figure(3.1, 2, share=False, width=7.2)
+    for ax, layer in zip(axes, ("first layer", "last layer"), strict=True):
+        part = table[table["layer"] == layer]
+        draw_curves(ax, part, "model", x="n")
+        lengths = sorted(part["n"].unique())
+        ax.plot(lengths, [1 / n for n in lengths], color="0.5", lw=1, ls=":", label="equal share 1/n")
+        ax.set(xlabel="tokens kept n", ylim=(0, None))
+        ax.set_xticks(lengths)
+        ax.set_title(layer)
+    axes[0].set_ylabel("median own contribution")
+    axes[1].legend()
+    return finish(figure, "The same passages, cut to several lengths", note)
+
+
+@styled
+def plot_distances(table: pd.DataFrame) -> Figure:
+    """Draw the share that comes from each distance by layer; columns as in ``distance_groups``."""
+    figure, (ax,) = new_figure(3.3)
+    draw_curves(ax, table, "distance")
+    layer_axis(ax, table["layer"])
+    ax.set(ylabel="share of a hidden state", ylim=(0, 1.6 * table["value"].max()))
+    ax.legend(ncols=3, loc="upper center", title="distance of the input token", title_fontsize=8)
+    far = table[table["distance"] == "further"].sort_values("layer")["value"]
+    title = f"From more than ten places away: {far.iloc[0]:.0%} in layer 1, {far.iloc[-1]:.0%} in the last"
+    return finish(figure, title, _note(table))
+
+
+@styled
+def plot_within_layers(table: pd.DataFrame, note: str) -> Figure:
+    """Draw each layer alone: what a token keeps of its own input, and how alike tokens come out, by depth."""
+    figure, axes = new_figure(3.2, 2, share=False, width=7.4)
+    labels = {
+        "own": "own share within the layer, median",
+        "alike": "cosine similarity between\ntokens of a text, mean",
+    }
+    for ax, (column, label) in zip(axes, labels.items(), strict=True):
+        draw_curves(ax, table.assign(value=table[column]), "model", x="depth")
+        ax.set(xlabel="layer, as a share of all layers", ylabel=label, ylim=(0, 1))
+    axes[1].legend(loc="upper left")
+    ends = table[table["depth"] == 1]
+    title = "In the last layer a token keeps " + ", ".join(
+        f"{own:.0%} of its own input in {name}" for name, own in zip(ends["model"], ends["own"], strict=True)
+    )
+    return finish(figure, title, note)
