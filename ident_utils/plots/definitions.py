@@ -52,7 +52,7 @@ def plot_attribution_controls(table: pd.DataFrame, note: str) -> Figure:
     ax.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, 1.28))
     reference(ax, 0.5, "one half", place=0.02)
     last = table[table["layer"] == table["layer"].max()].set_index("condition")["value"]
-    names = {"untrained": "untrained", "weights permuted": "with permuted weights", "trained model": "trained"}
+    names = {"untrained": "untrained", "weights permuted": "permuted", "trained model": "trained"}
     title = "Own share in the last layer: " + ", ".join(f"{last[k]:.0%} {name}" for k, name in names.items())
     return finish(figure, title, note)
 
