@@ -27,7 +27,7 @@ help:
 	@echo "make test                                 unit tests, then every notebook at profile smoke"
 	@echo "make lint                                 ruff check and format, notebooks too"
 	@echo "make notebooks                            run profile base and put its outputs into notebooks/"
-	@echo "make bench                                time the two algorithms against their plain versions"
+	@echo "make bench                                time the algorithms against their plain versions"
 	@echo "make lock                                 write requirements.lock anew from pyproject.toml"
 	@echo "make clean                                remove .venv, caches of tools and executed copies"
 	@echo "Set PYTHON=... to use another interpreter (3.11 or newer) for .venv."

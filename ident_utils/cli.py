@@ -70,6 +70,7 @@ def reproduce(
     seed: Annotated[int | None, typer.Option(help="Another seed than 0.")] = None,
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long for the model.")] = False,
     timeout: Annotated[int | None, typer.Option(help="Seconds that one cell may take (3600).")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure anew what the cache holds already.")] = False,
     jobs: Annotated[
         int | None,
         typer.Option("-j", "--jobs", help="Notebooks at a time; without it as many as processors and memory allow."),
@@ -99,6 +100,7 @@ def reproduce(
                 truncate=truncate,
                 timeout=timeout,
                 jobs=jobs,
+                fresh=fresh,
                 on_event=bars.show,
             )
         except KeyboardInterrupt:
@@ -236,6 +238,21 @@ def verdict(
         print(verdict_table(name))
     else:
         print_verdicts(name)
+
+
+@app.command()
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove the results that are kept; models stay.")] = False,
+) -> None:
+    """Show what the cache holds, or clear its results."""
+    from ident_utils.cache import cache_sizes, clear_results
+    from ident_utils.paths import cache_root
+    from ident_utils.reporting import print_cache
+
+    if clear:
+        print(f"{clear_results() / 1e6:.1f} MB of results removed from {_shown(cache_root())}")
+    else:
+        print_cache(cache_sizes(), _shown(cache_root()))
 
 
 @app.command()

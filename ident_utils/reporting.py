@@ -3,7 +3,7 @@
 import re
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -163,6 +163,14 @@ def print_inventory() -> None:
         profiles.add_row(name, settings.model, settings.corpus)
     for table in (notebooks, claims, models, texts, profiles):
         console.print(table)
+
+
+def print_cache(sizes: Mapping[str, tuple[int, int]], folder: str) -> None:
+    """Print the number of files and the size of each part of the cache."""
+    table = _table("part", ">files", ">MB", title=f"Cache in {folder}")
+    for part, (files, size) in sizes.items():
+        table.add_row(part, f"{files:,}", f"{size / 1e6:,.1f}")
+    _console().print(table)
 
 
 def print_verdicts(profile: str) -> None:

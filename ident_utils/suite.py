@@ -24,6 +24,7 @@ __all__ = ["NotebookRun", "Progress", "publish", "reproduce"]
 
 CELL_TIMEOUT = 3600  # seconds
 TRUNCATE = "IDENT_TRUNCATE"  # see ident_utils.models
+FRESH = "IDENT_FRESH"  # see ident_utils.cache
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def reproduce(
     truncate: bool = False,
     timeout: int | None = None,
     jobs: int | None = None,
+    fresh: bool = False,
     on_event: Callable[[Progress], None] | None = None,
 ) -> list[NotebookRun]:
     """Execute notebooks and return one NotebookRun each in the order of their numbers, failed ones included.
@@ -69,9 +71,9 @@ def reproduce(
     ``IDENT_PROFILE`` in the kernel's environment; model, corpus, seed and ``parameters`` are injected only
     where given. Texts of a user's file that are too long for the model are refused, or cut with ``truncate``.
     Every cell may take ``timeout`` seconds. ``jobs`` notebooks run side by side, with an equal share of
-    the processors each; None means as many as processors and memory allow. ``on_event`` is called in the caller's
-    thread. Executed copies, of failed notebooks too, go to ``runs_root()/PROFILE``, and to a folder of their own
-    where model, corpus or seed are changed.
+    the processors each; None means as many as processors and memory allow. ``fresh`` measures anew what the cache
+    holds. ``on_event`` is called in the caller's thread. Executed copies, of failed notebooks too, go to
+    ``runs_root()/PROFILE``, and to a folder of their own where model, corpus or seed are changed.
 
     Raises IdentError before anything runs where a notebook, profile, model or corpus is unknown, a notebook
     does not declare a parameter that is given, a folder cannot be written, or another run writes the same results.
@@ -95,7 +97,8 @@ def reproduce(
     from ident_utils.execution import quiet, run_notebook  # here: it takes seconds to import, a refusal should not
     from ident_utils.kernels import kernel_environment
 
-    environment = kernel_environment(settings.profile, threads_each(jobs)) | ({TRUNCATE: "1"} if truncate else {})
+    switches = {name: "1" for name, on in ((TRUNCATE, truncate), (FRESH, fresh)) if on}
+    environment = kernel_environment(settings.profile, threads_each(jobs)) | switches
 
     def run(path: Path, report: Callable[[Progress], None], stop: threading.Event) -> NotebookRun:
         return run_notebook(path, folder, given, environment, limit, report, stop)
