@@ -23,11 +23,11 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup reproduce test lint notebooks bench lock clean
 
 help:
-	@echo "make reproduce [PROFILE=smoke|base|full]  run all notebooks, write figures, print the verdicts"
+	@echo "make reproduce [PROFILE=smoke|base|full|paper]  run all notebooks, write figures, print the verdicts"
 	@echo "make test                                 unit tests, then every notebook at profile smoke"
 	@echo "make lint                                 ruff check and format, notebooks too"
 	@echo "make notebooks                            run profile base and put its outputs into notebooks/"
-	@echo "make bench                                time the two algorithms against their plain versions"
+	@echo "make bench                                time the algorithms against their plain versions"
 	@echo "make lock                                 write requirements.lock anew from pyproject.toml"
 	@echo "make clean                                remove .venv, caches of tools and executed copies"
 	@echo "Set PYTHON=... to use another interpreter (3.11 or newer) for .venv."
@@ -57,14 +57,20 @@ reproduce: $(STAMP)
 	@status=0; $(BIN)/ident reproduce --profile $(PROFILE) || status=$$?; \
 	$(BIN)/ident verdict --profile $(PROFILE) && exit $$status
 
-# Both halves run whatever the first one says, so that one run shows all that is wrong.
+# Tests run side by side, one a processor; all of a notebook's cells in one place, 09 after the others since it reads
+# what they wrote. Every part runs whatever the others say, so that one run shows all that is wrong.
+SIDE := --quiet --numprocesses=auto
+NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=600 --nbval-sanitize-with tests/nbval.cfg
+
+test: export OMP_NUM_THREADS = 1
 test: $(STAMP)
 	@$(BIN)/ident fetch minilm-l6
-	@unit=0; books=0; \
-	$(BIN)/python -m pytest tests --quiet || unit=$$?; \
-	IDENT_PROFILE=smoke $(BIN)/python -m pytest --quiet --nbval-lax --nbval-current-env notebooks --nbval-cell-timeout=600 \
-	  --nbval-sanitize-with tests/nbval.cfg || books=$$?; \
-	test $$unit -eq 0 -a $$books -eq 0
+	@export IDENT_PROFILE=smoke; unit=0; books=0; last=0; \
+	env -u IDENT_PROFILE $(BIN)/python -m pytest tests $(SIDE) --dist=worksteal || unit=$$?; \
+	$(BIN)/python -m pytest $(filter-out notebooks/09%,$(wildcard notebooks/*.ipynb)) $(SIDE) --dist=loadfile $(NBVAL) \
+	  || books=$$?; \
+	$(BIN)/python -m pytest notebooks/09*.ipynb --quiet $(NBVAL) || last=$$?; \
+	test $$unit -eq 0 -a $$books -eq 0 -a $$last -eq 0
 
 lint: $(STAMP)
 	@$(BIN)/ruff check $(CODE)

@@ -257,14 +257,24 @@ def judge(profile: str | Settings = "base") -> pd.DataFrame:
     return judgement(load_measurements(settings.folder))
 
 
+def in_papers_setting() -> list[str]:
+    """Return, for each claim, what the profile ``paper`` has measured and its verdict, or *not tested here*."""
+    rows = judge("paper").to_dict("records")
+    return [
+        f"{NOT_TESTED} here" if row["verdict"] == NOT_TESTED else f"{row['measured']}: {row['verdict']}"
+        for row in rows
+    ]
+
+
 def verdict_table(profile: str = "base") -> str:
-    """Return the verdicts as a markdown table with links to the notebooks."""
-    table = judge(profile)
+    """Return the verdicts as a markdown table with links to the notebooks, beside those in the paper's setting."""
+    table = judge(profile).assign(there=in_papers_setting())
     lines = [
-        "| | claim | source | measured here [95% interval] | verdict | notebook |",
-        "|---|---|---|---|---|---|",
+        "| | claim | source | measured here [95% interval] | verdict | BERT-base on MRPC (`paper`) | notebook |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in table.itertuples():
         link = f"[{row.notebook[:2]}](notebooks/{row.notebook}.ipynb)"
-        lines.append(f"| {row.claim} | {row.text} | {row.source} | {row.measured} | **{row.verdict}** | {link} |")
+        here = f"{row.text} | {row.source} | {row.measured} | **{row.verdict}**"
+        lines.append(f"| {row.claim} | {here} | {row.there} | {link} |")
     return "\n".join(lines)

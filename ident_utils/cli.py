@@ -65,10 +65,16 @@ def reproduce(
         list[str] | None, typer.Argument(help="Numbers or names; without any, all notebooks run.")
     ] = None,
     profile: Profile = None,
-    model: Annotated[str | None, typer.Option(help="Another model than the profile's.")] = None,
-    corpus: Annotated[str | None, typer.Option(help="Another corpus than the profile's.")] = None,
+    model: Annotated[str | None, typer.Option(help="Another model: a name, a folder, or a name on the hub.")] = None,
+    corpus: Annotated[str | None, typer.Option(help="Other texts: a name, or a file with one text a line.")] = None,
     seed: Annotated[int | None, typer.Option(help="Another seed than 0.")] = None,
+    truncate: Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long for the model.")] = False,
     timeout: Annotated[int | None, typer.Option(help="Seconds that one cell may take (3600).")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure anew what the cache holds already.")] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option("-j", "--jobs", help="Notebooks at a time; without it as many as processors and memory allow."),
+    ] = None,
     parameter: Annotated[
         list[str] | None,
         typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="A parameter of the notebooks."),
@@ -91,12 +97,15 @@ def reproduce(
                 corpus=corpus,
                 seed=seed,
                 parameters=parameters,
+                truncate=truncate,
                 timeout=timeout,
+                jobs=jobs,
+                fresh=fresh,
                 on_event=bars.show,
             )
         except KeyboardInterrupt:
             interrupted = True
-    print_summary(bars.finished)
+    print_summary(bars.finished, bars.seconds)
     unfinished = [name for name in wanted if name not in {run.name for run in bars.finished if run.ok}]
     if unfinished and len(unfinished) < len(wanted):
         print(f"ident: what is left can be run by naming it: {' '.join(unfinished)}", file=sys.stderr)
@@ -125,6 +134,67 @@ def list_all() -> None:
 
 
 @app.command()
+def check(
+    model: Annotated[str, typer.Argument(help="A name of `ident list`, a folder, or a name on the hub.")],
+) -> int:
+    """Check that what can be traced through a model is what it computes."""
+    from ident_utils.fidelity import check_encoder
+    from ident_utils.models import load_encoder
+    from ident_utils.reporting import print_checks
+
+    encoder = load_encoder(model, check=False)
+    print(encoder)
+    checks = check_encoder(encoder)
+    print_checks(model, checks)
+    return 0 if all(found.holds for found in checks) else 1
+
+
+@app.command("models")
+def supported(
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
+    write_readme: Annotated[
+        bool, typer.Option("--write-readme", help="Put the table between its marks in README.md.")
+    ] = False,
+) -> None:
+    """Show the supported families of models, each checked on a tiny random one."""
+    from ident_utils.reporting import print_frame, write_readme_table
+    from ident_utils.supported import supported_families, supported_table
+
+    if write_readme:
+        print(f"written: {_shown(write_readme_table(supported_table(), what='models'))}")
+    elif markdown:
+        print(supported_table())
+    else:
+        print_frame(supported_families(), "Families of models")
+
+
+@app.command()
+def look(
+    text: Annotated[str, typer.Option(help="A text.")],
+    pair: Annotated[str | None, typer.Option(help="A second text, which makes a pair with the first.")] = None,
+    model: Annotated[str | None, typer.Option(help="Another model than the profile's.")] = None,
+    truncate: Annotated[bool, typer.Option("--truncate", help="Cut what is too long for the model.")] = False,
+    words: Annotated[str, typer.Option(help="Over a word's pieces: sum or mean of what they give.")] = "sum",
+    profile: Profile = None,
+) -> None:
+    """Look at one text: its pieces and words, where they come from, and how free its attention weights are."""
+    if words not in ("sum", "mean"):
+        raise IdentError(f"--words must be sum or mean, not '{words}'")
+    import torch
+
+    from ident_utils.look import look_at
+    from ident_utils.models import load_encoder
+    from ident_utils.reporting import print_frame
+    from ident_utils.settings import load_settings
+
+    encoder = load_encoder(model or load_settings(profile).model, dtype=torch.float64)
+    found = look_at(encoder, text if pair is None else (text, pair), truncate=truncate, how=words)
+    print(encoder, *found.facts, sep="\n")
+    print_frame(found.pieces, "By piece")
+    print_frame(found.words, f"By word, {words} of the pieces' contributions")
+
+
+@app.command()
 def fetch(
     model: Annotated[
         list[str] | None, typer.Argument(help="Names of models; without any, those that the profile needs.")
@@ -132,11 +202,11 @@ def fetch(
     profile: Profile = None,
 ) -> None:
     """Fetch models into the cache; those that are there already are left alone."""
-    from ident_utils.fetch import fetch_model
+    from ident_utils.locate import locate_model
     from ident_utils.settings import load_settings
 
     for name in model or load_settings(profile).models:
-        print(f"{name}: {_shown(fetch_model(name))}")
+        print(f"{name}: {_shown(locate_model(name).folder)}")
 
 
 def _shown(path: Path) -> str:
@@ -168,6 +238,37 @@ def verdict(
         print(verdict_table(name))
     else:
         print_verdicts(name)
+
+
+@app.command()
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove the results that are kept; models stay.")] = False,
+) -> None:
+    """Show what the cache holds, or clear its results."""
+    from ident_utils.cache import cache_sizes, clear_results
+    from ident_utils.paths import cache_root
+    from ident_utils.reporting import print_cache
+
+    if clear:
+        print(f"{clear_results() / 1e6:.1f} MB of results removed from {_shown(cache_root())}")
+    else:
+        print_cache(cache_sizes(), _shown(cache_root()))
+
+
+@app.command()
+def figures(profile: Profile = None) -> None:
+    """Draw the figures again from the saved numbers; no model is loaded."""
+    from ident_utils.locking import only_run
+    from ident_utils.redraw import redraw
+    from ident_utils.settings import load_settings
+
+    folder = load_settings(profile).folder
+    with only_run(folder):
+        drawn = dict(redraw(folder))
+    for name, changed in drawn.items():
+        if changed:
+            print(f"changed: {_shown(folder / name)}")
+    print(f"{len(drawn)} figures drawn again, {sum(drawn.values())} changed")
 
 
 @app.command()

@@ -1,6 +1,5 @@
 """Texts to measure on, drawn by seed; the suite ships none of them."""
 
-import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator
@@ -10,7 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from ident_utils.errors import IdentError
+from ident_utils.mrpc import mrpc, mrpc_folder
 from ident_utils.paths import DATA
+from ident_utils.textfiles import read_text_file
 
 Text = str | tuple[str, str]
 
@@ -41,25 +42,47 @@ def corpus_catalogue() -> dict[str, dict[str, str]]:
 def load_corpus(name: str, n: int, seed: int = 0) -> list[Text]:
     """Draw ``n`` texts without replacement; each is one string or a pair of strings.
 
-    The same name, n and seed give the same texts in the same order, and a smaller n gives the beginning of
-    a larger one's list. Raises IdentError for an unknown corpus, or one with fewer than ``n`` texts.
+    ``name`` is a corpus of ``data/corpora.toml``, a text file (one text a line, or two with a tab between them), or a
+    folder with MRPC's own files. The same name, n and seed give the same texts in the same order, and a smaller n
+    gives the beginning of a larger one's list. A user's file may hold fewer than ``n``: then all are taken.
+
+    Raises IdentError for an unknown corpus, a corpus of the suite with fewer than ``n`` texts, or a file that cannot
+    be read, naming the line.
     """
-    if name not in _READERS:
-        raise IdentError(f"There is no corpus {name!r}; choose one of {', '.join(_READERS)}.")
     if n < 1:
         raise IdentError(f"Ask for at least one text of {name}, not {n}.")
-    texts = _READERS[name]()
-    if n > len(texts):
+    texts = corpus_texts(name)
+    if n > len(texts) and name in _READERS:
         raise IdentError(f"{name} holds {len(texts)} texts, fewer than the {n} asked for.")
     order = np.random.default_rng(seed).permutation(len(texts))
     return [texts[i] for i in order[:n]]
 
 
+def corpus_texts(name: str) -> tuple[Text, ...]:
+    """Return all texts of a corpus of the suite, a text file, or a folder with MRPC's own files, in their order."""
+    if name in _READERS:
+        return _READERS[name]()
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return mrpc_folder(path)
+    if path.exists() or path.suffix:
+        return read_text_file(path).texts
+    raise IdentError(f"There is no corpus {name!r}; choose one of {', '.join(_READERS)}, or name a text file.")
+
+
 def describe_texts(corpus: str, texts: list[Text], seed: int) -> str:
     """Say in one line which texts were drawn."""
-    title = corpus_catalogue().get(corpus, {}).get("title", "given by the user")
+    title = corpus_catalogue().get(corpus, {}).get("title") or _own_title(Path(corpus).expanduser())
     words = np.mean([len((text if isinstance(text, str) else " ".join(text)).split()) for text in texts])
-    return f"{corpus}: {len(texts)} texts (seed {seed}), {words:.0f} words on average; {title}"
+    name = corpus if corpus in _READERS else Path(corpus).name
+    return f"{name}: {len(texts)} texts (seed {seed}), {words:.0f} words on average; {title}"
+
+
+def _own_title(path: Path) -> str:
+    if not path.is_file():
+        return "given by the user"
+    file = read_text_file(path)
+    return f"given by the user, {len(file.texts)} texts in the file, {file.empty} empty lines passed over"
 
 
 def split_sentences(paragraph: str) -> list[str]:
@@ -126,40 +149,8 @@ def _sotu_passages() -> tuple[Text, ...]:
     return tuple(passages)
 
 
-def _mrpc() -> tuple[Text, ...]:
-    """Read the paraphrase pairs from the folder that ``IDENT_MRPC`` names."""
-    folder = os.environ.get("IDENT_MRPC")
-    if not folder:
-        raise IdentError(
-            "The corpus mrpc is read from a folder: set IDENT_MRPC to the one that holds msr_paraphrase_test.txt."
-        )
-    file = Path(folder).expanduser() / "msr_paraphrase_test.txt"
-    if not file.is_file():
-        raise IdentError(f"IDENT_MRPC names {folder}, which holds no {file.name}.")
-    return tuple(_mrpc_pairs(file))
-
-
-def _lines(file: Path) -> list[str]:
-    """Read lines that end in LF or CRLF, and only there: sentences may hold other separators."""
-    raw = file.read_bytes()
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        number = raw[: error.start].count(b"\n") + 1
-        raise IdentError(f"Line {number} of {file.name} is not UTF-8 text; save the file as UTF-8.") from error
-    return text.rstrip("\n").split("\n")
-
-
-def _mrpc_pairs(file: Path) -> Iterator[Text]:
-    for number, line in enumerate(_lines(file)[1:], start=2):
-        fields = line.rstrip("\r").split("\t")
-        if len(fields) != 5:
-            raise IdentError(f"Line {number} of {file.name} has {len(fields)} tab-separated fields, not 5.")
-        yield fields[3], fields[4]
-
-
 _READERS: dict[str, Callable[[], tuple[Text, ...]]] = {
     "sotu-pairs": _sotu_pairs,
     "sotu-passages": _sotu_passages,
-    "mrpc": _mrpc,
+    "mrpc": mrpc,
 }

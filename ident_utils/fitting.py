@@ -14,7 +14,7 @@ RIDGE_STRENGTHS = tuple(10.0**power for power in range(-4, 5))  # times the mean
 DEFAULT_STRENGTH = 1e-2  # without validation
 RATES = {"linear": 3e-3, "mlp": 2e-3}
 EPOCHS, BATCH = 6, 256
-STEPS = 240  # at least, so that little data does not also mean little training
+STEPS = 180  # at least, so that little data does not also mean little training
 
 
 def mapping_loss(predicted: Tensor, inputs: Tensor, loss: str) -> Tensor:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -18,8 +19,8 @@ KERNEL_NAME = "python3"
 SAMPLING_SECONDS = 0.1
 
 
-def kernel_environment(profile: str) -> dict[str, str]:
-    """Return the environment of a kernel that runs a notebook at a profile.
+def kernel_environment(profile: str, threads: int) -> dict[str, str]:
+    """Return the environment of a kernel that runs a notebook at a profile and computes with some threads.
 
     The folders are passed on as absolute paths: a relative ``IDENT_FIGURES`` would otherwise mean one place
     to the caller and another to the kernel, whose working directory is the folder of the notebooks.
@@ -37,6 +38,7 @@ def kernel_environment(profile: str) -> dict[str, str]:
     search_path = [str(paths.ROOT), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     environment["PYTHONPATH"] = os.pathsep.join(search_path)
     environment["IDENT_PROFILE"] = profile
+    environment.setdefault("OMP_NUM_THREADS", str(threads))
     # Threads that wait by spinning bring a busy machine to a crawl: many small decompositions took ten times as long.
     environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     environment["TOKENIZERS_PARALLELISM"] = "false"
@@ -45,10 +47,14 @@ def kernel_environment(profile: str) -> dict[str, str]:
 
 
 class KernelWatch:
-    """Follow one kernel process: its peak memory while it lives, its exit code and last words after."""
+    """Follow one kernel process: its peak memory while it lives, its exit code and last words after.
 
-    def __init__(self, log: Path) -> None:
+    It is killed when ``interrupted`` is set.
+    """
+
+    def __init__(self, log: Path, interrupted: threading.Event) -> None:
         self.log = log
+        self.interrupted = interrupted
         self.peak_bytes = 0
         self._process: subprocess.Popen | None = None
         self._stop = threading.Event()
@@ -70,6 +76,9 @@ class KernelWatch:
             kernel = psutil.Process(pid)
             while True:
                 self.peak_bytes = max(self.peak_bytes, _resident_bytes(kernel))
+                if self.interrupted.is_set():
+                    kernel.kill()
+                    return
                 if self._stop.wait(SAMPLING_SECONDS):
                     return
         except psutil.Error:
@@ -116,7 +125,7 @@ class _OwnSpec(KernelSpecManager):
         return KernelSpec(resource_dir=RESOURCES, **get_kernel_dict())
 
 
-def kernel_manager_class(environment: dict[str, str], watch: KernelWatch) -> type[AsyncKernelManager]:
+def kernel_manager_class(environment: Mapping[str, str], watch: KernelWatch) -> type[AsyncKernelManager]:
     """Make a kernel manager whose kernels run on ``sys.executable``, whatever ``python3`` is registered as.
 
     On many machines a kernel spec ``python3`` in the user's folder points to another interpreter, which has
@@ -132,7 +141,7 @@ def kernel_manager_class(environment: dict[str, str], watch: KernelWatch) -> typ
 
         async def start_kernel(self, **options) -> None:
             with open(watch.log, "wb") as log:
-                await super().start_kernel(env=environment, stderr=log, **options)
+                await super().start_kernel(env=dict(environment), stderr=log, **options)
             watch.started(self.provisioner.process)
 
     return OwnInterpreter

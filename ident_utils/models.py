@@ -1,25 +1,27 @@
 """A pretrained encoder, loaded so that it can be measured, with its provenance."""
 
-import json
+import os
 import reprlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+import warnings
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging as transformers_logging
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
+from ident_utils.archives import sha256_of
+from ident_utils.checkpoints import quiet_transformers, read_folder
 from ident_utils.errors import IdentError
-from ident_utils.families import Family, family_of
-from ident_utils.fetch import fetch_model, model_catalogue, weights_sha256
+from ident_utils.families import Family, family_of, layers_of
+from ident_utils.hooks import watch
+from ident_utils.hub import weights_in
+from ident_utils.locate import locate_model
 from ident_utils.trace import Trace, trace
+from ident_utils.words import piece_words, readable_pieces, word_labels
 
 Text = str | tuple[str, str]
+TRUNCATE = "IDENT_TRUNCATE"  # set to 1, it cuts what is too long, with a warning
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Encoding:
     token_type_ids: Tensor | None  # [1, n]
     tokens: tuple[str, ...]
     special: Tensor  # [n]
+    words: tuple[int, ...] = ()  # n numbers, the word that each piece belongs to
+    word_labels: tuple[str, ...] = ()  # one for each word
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,23 @@ class Encoder:
         precision = str(self.dtype).removeprefix("torch.")
         return (
             f"{self.name}: {self.n_layers} layers, {self.n_heads} heads of {self.head_dim}, {self.width} wide, "
-            f"{precision}; {self.provenance['source']}, {origin}"
+            f"{precision}; {self.provenance['source']}, {origin}{''.join(f'; {note}' for note in self.notes)}"
         )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say what a reader of results must know about models of this kind; nothing for BERT and its like."""
+        notes = []
+        if self.causal:
+            notes.append("causal: a token sees only itself and the tokens before it, masked zeros are no evidence")
+        if self.family.final_norm:
+            notes.append("the last hidden state is after a final norm")
+        narrow = getattr(self.model.config, "embedding_size", self.width)
+        if self.family.widening and narrow != self.width:
+            notes.append(f"inputs are {narrow} wide, and widened before the first layer")
+        if self.family.shares_layers:
+            notes.append("layers share weights and count by calls")
+        return tuple(notes)
 
     @property
     def family(self) -> Family:
@@ -59,13 +78,18 @@ class Encoder:
 
     @property
     def embeddings(self) -> nn.Module:
-        """Return the embedding block, whose output is ``hidden[0]``."""
+        """Return the embedding block, whose output x is ``hidden[0]``, or is widened to it."""
         return self.model.get_submodule(self.family.embeddings)
 
     @property
+    def causal(self) -> bool:
+        """Say whether a token sees only itself and the tokens before it."""
+        return self.family.causal or bool(getattr(self.model.config, "is_decoder", False))
+
+    @property
     def n_layers(self) -> int:
-        """Return L."""
-        return self.model.config.num_hidden_layers
+        """Return L, the number of calls: a shared layer counts as often as it is used."""
+        return len(layers_of(self.model, self.family))
 
     @property
     def n_heads(self) -> int:
@@ -90,7 +114,10 @@ class Encoder:
     @property
     def max_tokens(self) -> int:
         """Return the longest sequence the position table allows."""
-        return self.model.config.max_position_embeddings - self.family.reserved_positions
+        config, reserved = self.model.config, self.family.reserved_positions
+        if reserved:  # places are counted from the padding token's number on
+            reserved = max(reserved, (config.pad_token_id or 0) + 1)
+        return config.max_position_embeddings - reserved
 
     def encode(self, text: Text, *, truncate: int | None = None) -> Encoding:
         """Tokenise one text or pair, checking its length before anything runs.
@@ -98,22 +125,20 @@ class Encoder:
         Raises IdentError for a blank text, and for one longer than the model's limit unless ``truncate`` says
         to cut it.
         """
-        parts = (text,) if isinstance(text, str) else tuple(text) if isinstance(text, list | tuple) else ()
-        if len(parts) not in (1, 2) or not all(isinstance(p, str) and p.strip() for p in parts):
-            raise IdentError(f"A text must be one string or two, none of them blank; got {reprlib.repr(text)}.")
+        parts = self._parts(text)
         limit = self.max_tokens if truncate is None else truncate
         if not 1 <= limit <= self.max_tokens:
             raise IdentError(f"{self.name} takes 1 to {self.max_tokens} tokens, not {limit}.")
-        batch = self.tokenizer(*parts, return_tensors="pt", return_special_tokens_mask=True, verbose=False)
-        if truncate is not None and batch["input_ids"].shape[1] > limit:
-            batch = self.tokenizer(
-                *parts,
-                return_tensors="pt",
-                return_special_tokens_mask=True,
-                truncation=True,
-                max_length=limit,
-            )
+        wanted = {"return_tensors": "pt", "return_special_tokens_mask": True}
+        batch = self.tokenizer(*parts, verbose=False, **wanted)
+        whole = batch["input_ids"].shape[1]
+        if whole > limit and (truncate is not None or os.environ.get(TRUNCATE) == "1"):
+            batch = self.tokenizer(*parts, truncation=True, max_length=limit, **wanted)
+            if truncate is None:
+                warnings.warn(f"a text of {whole} tokens was cut to the {limit} that {self.name} takes", stacklevel=2)
         n, special = batch["input_ids"].shape[1], batch["special_tokens_mask"][0].bool()
+        if n == 0:
+            raise IdentError(f"{self.name} finds no token in {reprlib.repr(text)}; give it at least one word.")
         if n > limit:
             remedy = "shorten it, or ask for truncation" if truncate is None else "leave room for the special tokens"
             raise IdentError(f"The text has {n} tokens and {self.name} takes at most {limit}; {remedy}.")
@@ -121,12 +146,30 @@ class Encoder:
             raise IdentError(
                 f"{self.name} finds no word in {n} tokens of {reprlib.repr(text)}; give it at least one."
             )
+        pieces = readable_pieces(self.tokenizer, batch, parts)
         return Encoding(
             input_ids=batch["input_ids"].to(self.model.device),
             token_type_ids=self._token_types(batch),
-            tokens=tuple(self.tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())),
+            tokens=pieces,
             special=special,
+            words=piece_words(batch),
+            word_labels=word_labels(batch, parts, pieces),
         )
+
+    def count_tokens(self, text: Text) -> int:
+        """Return how many tokens a text has before anything is cut; IdentError where it is none."""
+        return len(self.tokenizer(*self._parts(text), verbose=False)["input_ids"])
+
+    def _parts(self, text: Text) -> tuple[str, ...]:
+        """Return one string or two; a pair is one text where the tokenizer puts nothing between its halves."""
+        parts = (text,) if isinstance(text, str) else tuple(text) if isinstance(text, list | tuple) else ()
+        if len(parts) not in (1, 2) or not all(isinstance(p, str) and p.strip() for p in parts):
+            raise IdentError(f"A text must be one string or two, none of them blank; got {reprlib.repr(text)}.")
+        if any("\ud800" <= character <= "\udfff" for part in parts for character in part):
+            raise IdentError(f"A text must be whole Unicode characters; half of one is in {reprlib.repr(text)}.")
+        if len(parts) == 2 and not self.tokenizer.num_special_tokens_to_add(pair=True):
+            return (" ".join(parts),)
+        return parts
 
     def _token_types(self, batch: dict[str, Tensor]) -> Tensor | None:
         if getattr(self.model.config, "type_vocab_size", 0) < 2 or "token_type_ids" not in batch:
@@ -140,7 +183,9 @@ class Encoder:
         """
         if self.model.training:
             raise IdentError(f"{self.name} is in train mode, where dropout changes every run; call model.eval().")
-        extra = {} if encoding.token_type_ids is None else {"token_type_ids": encoding.token_type_ids}
+        extra: dict[str, object] = {"use_cache": False} if self.causal else {}
+        if encoding.token_type_ids is not None:
+            extra["token_type_ids"] = encoding.token_type_ids
         return self.model(
             input_ids=encoding.input_ids,
             output_attentions=output_attentions,
@@ -148,6 +193,25 @@ class Encoder:
             return_dict=True,
             **extra,
         )
+
+    def require_all_visible(self, what: str) -> None:
+        """Raise IdentError for a causal model, where ``what`` would move weights to tokens that the mask forbids."""
+        if self.causal:
+            raise IdentError(
+                f"{what} is about weights on any token, but {self.name} is causal; choose one that attends to all."
+            )
+
+    def embedded(self, encoding: Encoding) -> Tensor:
+        """Return x, what the embedding block hands on: [1, n, d_in]; some families have d_in < d."""
+        seen: dict[int, Tensor] = {}
+        with torch.no_grad(), watch([self.embeddings], seen.__setitem__):
+            self.run(encoding)
+        return seen[0]
+
+    def values_of_heads(self, index: int, projected: Tensor) -> Tensor:
+        """Return V [H, n, d_v] from what the value projection of the layer ``index`` (from 0) gave for one text."""
+        layer = layers_of(self.model, self.family)[index]
+        return self.split_heads(self.family.take_values(layer, projected, self.n_heads)[0])
 
     def split_heads(self, tensor: Tensor) -> Tensor:
         """Reshape [n, H * d_v] to [H, n, d_v]."""
@@ -158,105 +222,49 @@ class Encoder:
         return trace(self, text, truncate=truncate)
 
 
-def load_encoder(name: str, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Encoder:
-    """Load an encoder by its name in ``data/models.toml`` or from a local folder.
+def load_encoder(
+    name: str, *, device: str = "cpu", dtype: torch.dtype = torch.float32, check: bool = True
+) -> Encoder:
+    """Load an encoder by its name in ``data/models.toml``, from a local folder, or by its name on a hub.
 
-    The weights' sha256 is checked first. The model comes in eval mode, with eager attention, without a pooler,
-    in float32 unless ``dtype`` says otherwise (float64 is best for ranks and null spaces).
+    A name on a hub may end in @REVISION. The weights' sha256 is checked first where one is known. The model comes in
+    eval mode, with eager attention, without a pooler, in float32 unless ``dtype`` says otherwise (float64 is best for
+    ranks and null spaces). Only safetensors are read unless the environment variable IDENT_UNSAFE_WEIGHTS is 1.
 
-    Raises IdentError when there is no such model, or it cannot be used.
+    Raises IdentError when there is no such model, it cannot be read, or, unless ``check`` is off, when what can be
+    traced through it is not what it computes (:mod:`ident_utils.fidelity`).
     """
-    if name in model_catalogue():
-        folder = fetch_model(name)
-        entry = model_catalogue()[name]
-        origin = {"source": entry.hub, "revision": entry.revision}
-    else:
-        folder = _local_folder(name)
-        origin = {"source": "local folder", "revision": "none"}
-    tokenizer, model, report = _read_folder(folder, name, dtype)
-    lost = [key for key in report["missing_keys"] if not key.startswith("pooler.")]
-    if lost:
-        raise IdentError(f"{name} lacks {len(lost)} weights of the encoder, such as {lost[0]}; fetch it again.")
-    if hasattr(model, "pooler"):
-        model.pooler = None  # trained on another task or not at all, and never measured
-    model.eval().requires_grad_(False).to(device)
-    provenance = {"name": name, **origin, "sha256": weights_sha256(folder)}
-    return Encoder(name, model, tokenizer, provenance)
+    found = locate_model(name)
+    tokenizer, model = read_folder(found.folder, name, dtype)
+    model.to(device)
+    provenance = {"name": name, "source": found.source, "revision": found.revision}
+    encoder = Encoder(name, model, tokenizer, provenance | {"sha256": sha256_of(weights_in(found.folder))})
+    if check:
+        from ident_utils.fidelity import refuse_unfaithful  # here: that module measures with this one's encoders
 
-
-def _read_folder(
-    folder: Path, name: str, dtype: torch.dtype
-) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, dict]:
-    """Read tokenizer, model and loading report; whatever is wrong with the files becomes an IdentError."""
-    part = "config.json"
-    try:
-        declared = json.loads((folder / part).read_text(encoding="utf-8"))
-        family_of(SimpleNamespace(model_type=declared.get("model_type")), name)
-        with _quiet_transformers():
-            config = AutoConfig.from_pretrained(folder, local_files_only=True)
-            part = "the tokenizer"
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            if len(tokenizer) <= len(tokenizer.all_special_ids):
-                raise IdentError(f"{name} has no vocabulary: put its tokenizer files beside config.json in {folder}.")
-            part = "model.safetensors"
-            model, report = AutoModel.from_pretrained(
-                folder,
-                config=config,
-                dtype=dtype,
-                attn_implementation="eager",
-                local_files_only=True,
-                use_safetensors=True,
-                output_loading_info=True,
-            )
-    except IdentError:
-        raise
-    except Exception as error:  # transformers lets through whatever its readers raise
-        reason = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
-        raise IdentError(f"Cannot load {folder}: {part} is damaged or does not fit the rest ({reason}).") from error
-    return tokenizer, model, report
-
-
-def _local_folder(name: str) -> Path:
-    folder = Path(name).expanduser()
-    missing = [f for f in ("config.json", "model.safetensors") if not (folder / f).is_file()]
-    if not folder.is_dir() or missing:
-        known = ", ".join(model_catalogue())
-        what = "is no folder" if not folder.is_dir() else f"has no {missing[0]}"
-        raise IdentError(f"There is no model {name!r}: {folder} {what}; models that come with the suite: {known}.")
-    return folder
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Keep loading bars and notes out of notebooks; errors still show."""
-    level = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(level)
-        transformers_logging.enable_progress_bar()
+        refuse_unfaithful(encoder)
+    return encoder
 
 
 def permuted(encoder: Encoder, seed: int = 0) -> Encoder:
-    """Return the model with the entries of every weight matrix of its layers shuffled: a control.
+    """Return a copy whose layers hold the trained numbers in random order, tensor by tensor: no structure is left.
 
-    Sizes and distribution of the weights stay, what was learned goes.
+    The embedding block is as trained.
     """
     generator = torch.Generator().manual_seed(seed)
     model = deepcopy(encoder.model)
-    for weight in model.get_submodule(encoder.family.layers).parameters():
-        if weight.ndim == 2:
-            order = torch.randperm(weight.numel(), generator=generator).to(weight.device)
-            weight.copy_(weight.flatten()[order].view_as(weight))
-    provenance = {"name": f"permuted {encoder.name}", "source": "shuffled weights", "seed": str(seed)}
+    with torch.no_grad():
+        for layer in layers_of(model, encoder.family):
+            for weight in layer.parameters():
+                order = torch.randperm(weight.numel(), generator=generator).to(weight.device)
+                weight.copy_(weight.flatten()[order].view_as(weight))
+    provenance = encoder.provenance | {"source": "layers permuted", "seed": str(seed)}
     return replace(encoder, name=f"permuted {encoder.name}", model=model, provenance=provenance)
 
 
 def untrained(encoder: Encoder, seed: int = 0) -> Encoder:
     """Return the same architecture with freshly initialised weights: a control."""
-    with torch.random.fork_rng(devices=[]), _quiet_transformers():
+    with torch.random.fork_rng(devices=[]), quiet_transformers():
         torch.manual_seed(seed)
         model = AutoModel.from_config(encoder.model.config, attn_implementation="eager")
     model.eval().requires_grad_(False).to(encoder.model.device, encoder.dtype)

@@ -2,7 +2,8 @@
 
 import re
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,13 @@ from ident_utils import paths
 from ident_utils.errors import IdentError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from ident_utils.fidelity import Check
     from ident_utils.suite import NotebookRun, Progress
 
-README_BEGIN = "<!-- verdicts:begin -->"
-README_END = "<!-- verdicts:end -->"
+README_MARKS = "<!-- {}:begin -->", "<!-- {}:end -->"  # around what a command writes
+README_BEGIN, README_END = (mark.format("verdicts") for mark in README_MARKS)
 PLAIN_WIDTH = 140  # columns of a table that goes to a file or a pipe
 MESSAGE_LENGTH = 300  # characters of an error in the summary; the executed copy has all of it
 
@@ -34,6 +38,7 @@ class NotebookBars:
 
     def __init__(self) -> None:
         self.finished: list[NotebookRun] = []
+        self._began = time.perf_counter()
         self._tasks: dict[str, int] = {}
         console = _console(stderr=True)
         self._bars = RichProgress(
@@ -53,6 +58,11 @@ class NotebookBars:
 
     def __exit__(self, *error: object) -> None:
         self._bars.stop()
+
+    @property
+    def seconds(self) -> float:
+        """Return the time since the first notebook could start."""
+        return time.perf_counter() - self._began
 
     def show(self, progress: "Progress") -> None:
         """Take in one event of a run."""
@@ -90,9 +100,9 @@ def _memory(run: "NotebookRun") -> str:
     return "?" if run.peak_memory_mb is None else f"{run.peak_memory_mb:.0f}"
 
 
-def print_summary(runs: Iterable["NotebookRun"]) -> None:
-    """Print a table of finished notebooks, and for each failed one the cell and the error."""
-    runs = list(runs)
+def print_summary(runs: Iterable["NotebookRun"], seconds: float) -> None:
+    """Print a table of finished notebooks, which together took ``seconds``, and cell and error of failed ones."""
+    runs = sorted(runs, key=lambda run: run.name)
     if not runs:
         return
     console = _console()
@@ -102,7 +112,7 @@ def print_summary(runs: Iterable["NotebookRun"]) -> None:
     known = [run.peak_memory_mb for run in runs if run.peak_memory_mb is not None]
     peak = f"{max(known):.0f}" if known else "?"
     table.add_section()
-    table.add_row("together", "", f"{sum(run.seconds for run in runs):.1f}", peak)
+    table.add_row("together", "", f"{seconds:.1f}", peak)
     console.print(table)
     for run in runs:
         if not run.ok:
@@ -155,21 +165,47 @@ def print_inventory() -> None:
         console.print(table)
 
 
+def print_cache(sizes: Mapping[str, tuple[int, int]], folder: str) -> None:
+    """Print the number of files and the size of each part of the cache."""
+    table = _table("part", ">files", ">MB", title=f"Cache in {folder}")
+    for part, (files, size) in sizes.items():
+        table.add_row(part, f"{files:,}", f"{size / 1e6:,.1f}")
+    _console().print(table)
+
+
 def print_verdicts(profile: str) -> None:
     """Print the table of claims and verdicts of a profile."""
-    from ident_utils.claims import judge
+    from ident_utils.claims import in_papers_setting, judge
 
-    table = _table(
-        "claim", "text", "source", "criterion", "measured", "verdict", title=f"Verdicts at profile {profile}"
-    )
-    for row in judge(profile).to_dict("records"):
+    judged = judge(profile)
+    columns = ["claim", "text", "source", "criterion", "measured", "verdict"]
+    if profile != "paper":
+        judged, columns = judged.assign(paper=in_papers_setting()), [*columns, "paper"]
+    table = _table(*columns, title=f"Verdicts at profile {profile}; paper: BERT-base on MRPC, profile paper")
+    for row in judged.to_dict("records"):
         cells = (str(row[column.header]) for column in table.columns)
         table.add_row(*map(escape, cells))
     table.show_lines = True
     _console().print(table)
 
 
-def write_readme_table(table: str, readme: Path | None = None) -> Path:
+def print_frame(frame: "pd.DataFrame", title: str) -> None:
+    """Print a table of numbers and words; numbers with three digits."""
+    table = _table(*(f">{c}" if frame[c].dtype.kind == "f" else str(c) for c in frame.columns), title=title)
+    for row in frame.itertuples(index=False):
+        table.add_row(*(f"{cell:.3f}" if isinstance(cell, float) else escape(str(cell)) for cell in row))
+    _console().print(table)
+
+
+def print_checks(name: str, checks: Iterable["Check"]) -> None:
+    """Print what the check of a model found."""
+    table = _table("check", "holds", "seen", title=f"Check of {name}")
+    for check in checks:
+        table.add_row(escape(check.what), "yes" if check.holds else "[red]NO[/]", escape(check.seen))
+    _console().print(table)
+
+
+def write_readme_table(table: str, readme: Path | None = None, what: str = "verdicts") -> Path:
     """Replace what stands between the two marks of the README by a table and return the README's path.
 
     Raises IdentError where the README does not hold both marks once, in order.
@@ -177,13 +213,14 @@ def write_readme_table(table: str, readme: Path | None = None) -> Path:
     from ident_utils.results import write_atomically  # here: it imports torch
 
     readme = readme or paths.ROOT / "README.md"
+    begin, end = (mark.format(what) for mark in README_MARKS)
     try:
         text = readme.read_text(encoding="utf-8")
     except OSError as error:
         raise IdentError(f"{readme} cannot be read: {error.strerror}") from error
-    pattern = re.compile(f"{re.escape(README_BEGIN)}.*{re.escape(README_END)}", re.DOTALL)
-    if text.count(README_BEGIN) != 1 or text.count(README_END) != 1 or not pattern.search(text):
-        raise IdentError(f"{readme} must hold {README_BEGIN} and, after it, {README_END}, each once")
-    block = f"{README_BEGIN}\n{table.strip()}\n{README_END}"
+    pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
+    if text.count(begin) != 1 or text.count(end) != 1 or not pattern.search(text):
+        raise IdentError(f"{readme} must hold {begin} and, after it, {end}, each once")
+    block = f"{begin}\n{table.strip()}\n{end}"
     write_atomically(readme, pattern.sub(lambda _: block, text))
     return readme

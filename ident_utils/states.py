@@ -130,15 +130,20 @@ def split_sequences(
 
     Raises ValueError when a part would be empty.
     """
-    order = np.random.default_rng(seed).permutation(n_sequences)
-    train, validation = (round(n_sequences * f) for f in fractions)
-    parts = np.split(order, [train, train + validation])
-    if min(map(len, parts)) == 0:
+    sizes = _sizes(n_sequences, fractions)
+    if min(sizes) <= 0:
+        enough = next((n for n in range(n_sequences + 1, 10_000) if min(_sizes(n, fractions)) > 0), "other fractions")
         raise ValueError(
             f"{n_sequences} sequences are too few to split {fractions[0]:.0%}/{fractions[1]:.0%}/rest; "
-            "take at least 7."
+            f"take at least {enough}."
         )
-    return tuple(parts)
+    order = np.random.default_rng(seed).permutation(n_sequences)
+    return tuple(np.split(order, np.cumsum(sizes)[:-1]))
+
+
+def _sizes(n_sequences: int, fractions: tuple[float, float]) -> tuple[int, int, int]:
+    train, validation = (round(n_sequences * f) for f in fractions)
+    return train, validation, n_sequences - train - validation
 
 
 @dataclass(frozen=True)
@@ -171,7 +176,7 @@ def collect_split(encoder: Encoder, texts: Sequence[Text], *, seed: int = 0) -> 
     """Split the texts 70/15/15 and keep the hidden states of each part.
 
     A text is in one part only, whatever tokens it has: tokens of one text know too much about each other to
-    stand on both sides. Raises ValueError for fewer than seven texts.
+    stand on both sides. Raises ValueError for texts that are too few.
     """
     return Split(
         *(collect_states(encoder, [texts[i] for i in part]) for part in split_sequences(len(texts), seed=seed))

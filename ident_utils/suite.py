@@ -1,22 +1,30 @@
 """Run the notebooks headlessly, on papermill, and say what became of each."""
 
 import math
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ident_utils.corpora import corpus_catalogue
+from ident_utils.corpora import corpus_catalogue, corpus_texts
 from ident_utils.errors import IdentError
 from ident_utils.fetch import model_catalogue
+from ident_utils.locate import locate_model
+from ident_utils.locking import only_run
 from ident_utils.notebooks import check_parameters, select_notebooks
 from ident_utils.paths import runs_root
 from ident_utils.publishing import publish
-from ident_utils.settings import load_settings
+from ident_utils.scheduling import choose_jobs, run_side_by_side, threads_each
+from ident_utils.settings import Settings, load_settings
+from ident_utils.textfiles import in_words, read_text_file
 
 __all__ = ["NotebookRun", "Progress", "publish", "reproduce"]
 
 CELL_TIMEOUT = 3600  # seconds
+TRUNCATE = "IDENT_TRUNCATE"  # see ident_utils.models
+FRESH = "IDENT_FRESH"  # see ident_utils.cache
 
 
 @dataclass(frozen=True)
@@ -51,35 +59,52 @@ def reproduce(
     corpus: str | None = None,
     seed: int | None = None,
     parameters: Mapping[str, object] | None = None,
+    truncate: bool = False,
     timeout: int | None = None,
+    jobs: int | None = None,
+    fresh: bool = False,
     on_event: Callable[[Progress], None] | None = None,
 ) -> list[NotebookRun]:
-    """Execute notebooks in the order of their numbers and return one NotebookRun each, failed ones included.
+    """Execute notebooks and return one NotebookRun each in the order of their numbers, failed ones included.
 
     Notebooks are named by number, name or file name; None means all. The profile reaches them through
     ``IDENT_PROFILE`` in the kernel's environment; model, corpus, seed and ``parameters`` are injected only
-    where given. Every cell may take ``timeout`` seconds. Executed copies, of failed notebooks too, go to
+    where given. Texts of a user's file that are too long for the model are refused, or cut with ``truncate``.
+    Every cell may take ``timeout`` seconds. ``jobs`` notebooks run side by side, with an equal share of
+    the processors each; None means as many as processors and memory allow. ``fresh`` measures anew what the cache
+    holds. ``on_event`` is called in the caller's thread. Executed copies, of failed notebooks too, go to
     ``runs_root()/PROFILE``, and to a folder of their own where model, corpus or seed are changed.
 
     Raises IdentError before anything runs where a notebook, profile, model or corpus is unknown, a notebook
-    does not declare a parameter that is given, or the folder for the copies cannot be written.
+    does not declare a parameter that is given, a folder cannot be written, or another run writes the same results.
     """
     if timeout is not None and timeout <= 0:
         raise IdentError(f"the timeout must be a positive number of seconds, not {timeout}")
     given = _merged(parameters, profile=profile, model=model, corpus=corpus, seed=seed)
     profile = given.pop("profile", None)
-    for name, known in (("model", model_catalogue), ("corpus", corpus_catalogue)):
-        if name in given:
-            given[name] = _known_or_path(name, given[name], list(known()))
+    if "model" in given:
+        given["model"] = _found_model(str(given["model"]))
+    if "corpus" in given:
+        given["corpus"] = _found_corpus(str(given["corpus"]))
     settings = load_settings(profile, model=given.get("model"), corpus=given.get("corpus"), seed=given.get("seed", 0))
     chosen = select_notebooks(notebooks)
     for path in chosen:
         check_parameters(path, given)
+    _check_lengths(settings, truncate)
     folder = _writable(runs_root() / settings.folder.name)
     limit = math.ceil(timeout or CELL_TIMEOUT)
-    from ident_utils.execution import run_notebook  # here: it takes seconds to import, a refusal should not
+    jobs = choose_jobs(jobs, len(chosen))
+    from ident_utils.execution import quiet, run_notebook  # here: it takes seconds to import, a refusal should not
+    from ident_utils.kernels import kernel_environment
 
-    return [run_notebook(path, folder, given, settings.profile, limit, on_event or _ignore) for path in chosen]
+    switches = {name: "1" for name, on in ((TRUNCATE, truncate), (FRESH, fresh)) if on}
+    environment = kernel_environment(settings.profile, threads_each(jobs)) | switches
+
+    def run(path: Path, report: Callable[[Progress], None], stop: threading.Event) -> NotebookRun:
+        return run_notebook(path, folder, given, environment, limit, report, stop)
+
+    with quiet(), only_run(settings.folder):
+        return run_side_by_side(chosen, jobs, run, on_event or _ignore)
 
 
 def _ignore(progress: Progress) -> None:
@@ -98,14 +123,47 @@ def _merged(parameters: Mapping[str, object] | None, **named: object) -> dict[st
     return given
 
 
-def _known_or_path(what: str, value: object, known: list[str]) -> str:
-    """Return a known name as it is and a path as an absolute one, since kernels run in another folder."""
-    if value in known:
-        return str(value)
-    path = Path(str(value)).expanduser()
+def _found_model(name: str) -> str:
+    """Return a model's name as it is and a folder as an absolute path, since kernels run in another folder.
+
+    A model from a hub is fetched here, so that what is wrong with its name costs no run.
+    """
+    if name in model_catalogue():
+        return name
+    path = Path(name).expanduser()
     if path.exists():
         return str(path.resolve())
-    raise IdentError(f"there is no {what} {value!r}; name one of {', '.join(known)}, or a path that exists")
+    locate_model(name)
+    return name
+
+
+def _found_corpus(name: str) -> str:
+    """Return a corpus' name as it is and a file as an absolute path; it is read, so that its faults cost no run."""
+    if name in corpus_catalogue():
+        return name
+    path = Path(name).expanduser()
+    corpus_texts(str(path.resolve()) if path.exists() else name)
+    return str(path.resolve())
+
+
+def _check_lengths(settings: Settings, truncate: bool) -> None:
+    """Compare every text of a user's file with what the model takes, before any notebook runs.
+
+    Texts that are cut are told of on stderr. Raises IdentError naming their lines, unless ``truncate`` is set.
+    """
+    if settings.corpus in corpus_catalogue() or not Path(settings.corpus).is_file():
+        return
+    from ident_utils.models import load_encoder  # here: it takes seconds to import
+
+    file, encoder = read_text_file(settings.corpus), load_encoder(settings.model, check=False)
+    counted = zip(file.lines, file.texts, strict=True)
+    long = [number for number, text in counted if encoder.count_tokens(text) > encoder.max_tokens]
+    about = f"{file.path.name}: {len(file.texts)} texts, {file.empty} empty lines passed over, {len(long)} too long"
+    if long:
+        about += f" for {settings.model}, which takes {encoder.max_tokens} tokens ({in_words(long)})"
+    if long and not truncate:
+        raise IdentError(f"{about}; shorten them, or cut them with --truncate")
+    print(about + (", cut to fit" if long else ""), file=sys.stderr, flush=True)
 
 
 def _writable(folder: Path) -> Path:

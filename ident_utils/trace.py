@@ -13,7 +13,7 @@ from ident_utils.families import output_projections, value_projections
 from ident_utils.hooks import rewrite_input, watch
 
 if TYPE_CHECKING:
-    from ident_utils.models import Encoder, Text
+    from ident_utils.models import Encoder, Encoding, Text
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Trace:
     attention: Tensor  # [L, H, n, n], rows sum to one
     values: Tensor  # [L, H, n, d_v], V = X W_V + b_V
     context: Tensor  # [L, H, n, d_v], the model's own A V
-    hidden: Tensor  # [L + 1, n, d], hidden[0] is the embedding block's output
+    hidden: Tensor  # [L + 1, n, d], hidden[0] is the embedding block's output, widened where that is narrower
 
     @property
     def n_tokens(self) -> int:
@@ -34,7 +34,6 @@ class Trace:
         return len(self.tokens)
 
 
-@torch.inference_mode()
 def trace(encoder: "Encoder", text: "Text", *, truncate: int | None = None) -> Trace:
     """Run ``text`` alone, unpadded, through the stock model and keep all of it.
 
@@ -42,7 +41,12 @@ def trace(encoder: "Encoder", text: "Text", *, truncate: int | None = None) -> T
     Raises IdentError for an empty or too long text, and when the model does not give one attention matrix
     per layer whose rows sum to one; ValueError when a weight or state is not finite.
     """
-    encoding = encoder.encode(text, truncate=truncate)
+    return trace_encoding(encoder, encoder.encode(text, truncate=truncate))
+
+
+@torch.inference_mode()
+def trace_encoding(encoder: "Encoder", encoding: "Encoding") -> Trace:
+    """Do what :func:`trace` does with a text that is tokenised already."""
     values: dict[int, Tensor] = {}
     context: dict[int, Tensor] = {}
 
@@ -58,7 +62,7 @@ def trace(encoder: "Encoder", text: "Text", *, truncate: int | None = None) -> T
 
     attention = _checked_attention(encoder, output.attentions)
     hidden = torch.stack([h[0] for h in output.hidden_states])
-    per_head = torch.stack([encoder.split_heads(values[i][0]) for i in range(encoder.n_layers)])
+    per_head = torch.stack([encoder.values_of_heads(i, values[i]) for i in range(encoder.n_layers)])
     _check_finite_in_order(attention, per_head, hidden)
     return Trace(
         tokens=encoding.tokens,
@@ -130,7 +134,7 @@ def hidden_with_attention(
         weights = attention.get(index + 1)
         if weights is None:
             return given
-        heads = weights.to(given.dtype) @ encoder.split_heads(values[index][0])
+        heads = weights.to(given.dtype) @ encoder.values_of_heads(index, values[index])
         return heads.transpose(0, 1).reshape(given.shape)
 
     projections = output_projections(encoder.model, encoder.family)

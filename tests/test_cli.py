@@ -38,8 +38,8 @@ def test_help_loads_nothing_slow():
     [
         (("reproduce", "--profile", "nonsense"), "'nonsense'"),
         (("reproduce", "nonsense"), "there is no notebook 'nonsense'; those that exist are 00_"),
-        (("reproduce", "--model", "nonsense"), "there is no model 'nonsense'"),
-        (("reproduce", "--corpus", "nonsense"), "there is no corpus 'nonsense'"),
+        (("reproduce", "--model", "nonsense"), "There is no model 'nonsense'"),
+        (("reproduce", "--corpus", "nonsense"), "There is no corpus 'nonsense'"),
         (("reproduce", "--seed", "five"), "--seed"),
         (("reproduce", "--seed", "-5"), "-5"),
         (("reproduce", "--timeout", "0"), "positive number of seconds, not 0"),

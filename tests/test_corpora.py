@@ -112,7 +112,7 @@ def test_file_without_texts_is_too_few(mrpc):
 
 def test_missing_folder_file_or_variable_is_said(tmp_path, monkeypatch):
     monkeypatch.delenv("IDENT_MRPC", raising=False)
-    with pytest.raises(IdentError, match="set IDENT_MRPC to the one that holds msr_paraphrase_test"):
+    with pytest.raises(IdentError, match="set IDENT_MRPC to a folder that holds msr_paraphrase_test"):
         load_corpus("mrpc", 1)
     monkeypatch.setenv("IDENT_MRPC", str(tmp_path / "none"))
     with pytest.raises(IdentError, match=r"none, which holds no msr_paraphrase_test\.txt"):

@@ -32,6 +32,7 @@ from ident_utils.experiments import (
 )
 from ident_utils.experiments.contribution import Attributed
 from ident_utils.families import layer_norms
+from ident_utils.models import permuted
 from ident_utils.settings import load_settings
 from ident_utils.states import Split, TokenStates, collect_split, collect_states
 
@@ -240,7 +241,7 @@ def test_controls_that_know_nothing_identify_nothing(encoder, split):
 
 
 def test_permuted_model_keeps_numbers_and_inputs_only(encoder):
-    scrambled = identity_controls.permuted(encoder, seed=1)
+    scrambled = permuted(encoder, seed=1)
     texts = make_texts(2, 8)
     before, after = collect_states(encoder, texts), collect_states(scrambled, texts)
     assert torch.equal(before.inputs, after.inputs)

@@ -76,8 +76,11 @@ def test_unfinished_set_up_begins_with_a_new_environment(project):
     assert (project / "pip.calls").read_text() == calls and "--editable ." in calls
 
 
-@pytest.mark.parametrize("failing", ["tests", "notebooks", ""])
-def test_both_halves_of_test_run_and_either_can_fail_it(project, failing):
+@pytest.mark.parametrize("failing", ["tests", "notebooks/01_one.ipynb", "notebooks/09_last.ipynb", ""])
+def test_all_parts_of_test_run_and_each_can_fail_it(project, failing):
+    (project / "notebooks").mkdir()
+    for name in ("01_one", "09_last"):
+        (project / "notebooks" / f"{name}.ipynb").touch()
     binaries = project / ".venv" / "bin"
     binaries.mkdir(parents=True)
     (project / ".venv" / ".installed").touch()
@@ -91,5 +94,6 @@ def test_both_halves_of_test_run_and_either_can_fail_it(project, failing):
     done = make(project, "test", IDENT_PROFILE="")
     assert "ran ident profile= fetch minilm-l6" in done.stdout
     assert "ran python profile= -m pytest tests" in done.stdout
-    assert "ran python profile=smoke -m pytest" in done.stdout
+    assert "ran python profile=smoke -m pytest notebooks/01_one.ipynb --" in done.stdout
+    assert "ran python profile=smoke -m pytest notebooks/09_last.ipynb" in done.stdout
     assert (done.returncode != 0) == bool(failing)

@@ -3,7 +3,9 @@
 import json
 import os
 import stat
+import subprocess
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import matplotlib as mpl
@@ -13,9 +15,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from command import ident
 from encoders import tiny_encoder
 
-from ident_utils.cache import code_hash, remember
+from ident_utils import provenance
+from ident_utils.cache import cache_sizes, clear_results, code_hash, remember
 from ident_utils.errors import IdentError
 from ident_utils.results import load_measurements, save_figure, save_measurements, write_atomically
 from ident_utils.settings import load_settings
@@ -166,6 +171,25 @@ def test_numbers_keep_six_digits_and_nan_becomes_null(settings):
     assert read["value"] == 0.333333 and np.isnan(read["low"]) and np.isnan(read["curve"][1])
 
 
+def test_run_is_described(settings, monkeypatch, tmp_path):
+    run = json.loads(save(settings, {"C1": {"value": 1.0}}).read_text())["run"]
+    assert set(run) == {"commit", "clean", "processor", "threads", "started", "seconds"}
+    assert datetime.fromisoformat(run["started"]) <= datetime.now(UTC) and run["seconds"] >= 0
+    assert run["processor"] and run["threads"] == torch.get_num_threads()
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    git = ["git", "-C", tmp_path, "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "first"], check=True)
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    described = provenance.describe_run()
+    assert (described["commit"], described["clean"]) == (commit, True)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "models.toml").touch()
+    assert provenance.describe_run()["clean"] is False
+    monkeypatch.setattr(provenance, "ROOT", tmp_path / "no repository")
+    assert provenance.describe_run()["commit"] is None
+
+
 def test_provenance_says_what_was_measured_on_what(settings):
     content = json.loads(save(settings, {"C1": {"value": 1.0}}).read_text())["provenance"]
     assert content["notebook"] == "01_rank_bound" and content["precision"] == "float64"
@@ -180,9 +204,12 @@ def test_provenance_says_what_was_measured_on_what(settings):
     assert other["text"]["source"] == "given by the user"
 
 
-def test_saved_twice_gives_the_same_bytes(settings):
-    first = save(settings, {"C1": {"value": 1.0, "low": 0.5}}).read_bytes()
-    assert save(settings, {"C1": {"low": 0.5, "value": 1.0}}).read_bytes() == first
+def test_saved_twice_is_the_same_but_for_the_run(settings):
+    first, second = (
+        json.loads(save(settings, {"C1": values}).read_text())
+        for values in ({"value": 1.0, "low": 0.5}, {"low": 0.5, "value": 1.0})
+    )
+    assert json.dumps(first | {"run": None}) == json.dumps(second | {"run": None})
 
 
 def test_all_notebooks_of_a_folder_are_read_together(settings):
@@ -242,6 +269,27 @@ def test_kept_results_are_not_computed_again(tmp_path, monkeypatch):
     assert kept(object(), 4, log=str(log)) == 16
     assert log.read_text() == "ran\nran\n"
     assert (tmp_path / "cache" / "results").is_dir()
+
+
+def test_fresh_results_take_the_place_of_kept_ones(tmp_path, monkeypatch):
+    monkeypatch.setenv("IDENT_CACHE", str(tmp_path / "cache"))
+    log = tmp_path / "log"
+    for fresh, runs in (("0", 1), ("1", 2), ("0", 2)):
+        monkeypatch.setenv("IDENT_FRESH", fresh)
+        assert remember(slow_square, ignore=["ignored"])(object(), 3, log=str(log)) == 9
+        assert log.read_text() == "ran\n" * runs
+
+
+def test_cache_is_shown_and_its_results_are_cleared(tmp_path, monkeypatch):
+    monkeypatch.setenv("IDENT_CACHE", str(tmp_path / "cache"))
+    assert cache_sizes() == {} and clear_results() == 0
+    write_atomically(tmp_path / "cache" / "models" / "tiny" / "model.safetensors", b"x" * 2_000_000)
+    write_atomically(tmp_path / "cache" / "results" / "one", b"y" * 500_000)
+    assert cache_sizes() == {"models": (1, 2_000_000), "results": (1, 500_000)}
+    shown = ident("cache")
+    assert shown.returncode == 0 and all(word in shown.stdout for word in ("models", "2.0", "results", "0.5"))
+    assert ident("cache", "--clear").stdout.startswith("0.5 MB of results removed")
+    assert cache_sizes() == {"models": (1, 2_000_000)}
 
 
 def test_hash_of_code_tells_modules_apart():

@@ -19,7 +19,7 @@ def figures(tmp_path, monkeypatch):
 
 
 def test_every_profile_is_complete_and_names_what_exists(figures):
-    assert profile_names()[0] == "base" and set(profile_names()) == {"base", "smoke", "full"}
+    assert profile_names()[0] == "base" and set(profile_names()) == {"base", "smoke", "full", "paper"}
     for name in profile_names():
         settings = load_settings(name)
         assert settings.folder == figures / name

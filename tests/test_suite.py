@@ -9,12 +9,14 @@ import time
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
 from command import ident
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from ident_utils import suite
+from ident_utils import scheduling, suite
 from ident_utils.errors import IdentError
+from ident_utils.locking import only_run
 from ident_utils.notebooks import declared_parameters, select_notebooks
 from ident_utils.paths import ROOT
 
@@ -107,7 +109,7 @@ def test_a_failure_is_reported_and_the_others_still_run(write, folders):
     write("05_hangs", "import time", "time.sleep(60)")
     write("06_good", "print('six')")
 
-    result = ident("reproduce", "--profile", "smoke", "--timeout", "3", cwd=folders)
+    result = ident("reproduce", "--profile", "smoke", "--timeout", "3", "--jobs", "1", cwd=folders)
 
     assert result.returncode == 1, result.stderr
     assert "Traceback" not in result.stdout + result.stderr
@@ -140,24 +142,86 @@ def test_a_killed_kernel_is_said_to_be_out_of_memory(write):
     assert "memory ran out" in run.message
 
 
-def test_an_interrupt_keeps_what_has_finished(write, folders):
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_interrupt_keeps_what_has_finished(write, folders, jobs):
     write("01_good", "print('one')")
-    reached = folders / "reached"
-    write("02_long", f"open({str(reached)!r}, 'w').close()\nimport time\ntime.sleep(60)")
-    write("03_never", "print('three')")
-    command = [sys.executable, "-m", "ident_utils.cli", "reproduce", "--profile", "smoke"]
+    reached = [folders / f"reached{i}" for i in range(jobs)]
+    long = [f"0{i + 2}_long" for i in range(jobs)]
+    for name, mark in zip(long, reached, strict=True):
+        write(name, f"import os, time\nopen({str(mark)!r}, 'w').write(str(os.getpid()))", "time.sleep(60)")
+    write("08_never", "print('eight')")
+    command = [sys.executable, "-m", "ident_utils.cli", "reproduce", "--profile", "smoke", "--jobs", str(jobs)]
     variables = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, env=variables, stdout=-1, stderr=-1, text=True) as process:
         waited = time.monotonic()
-        while not reached.exists() and time.monotonic() - waited < 40:
+        while not all(map(Path.exists, reached)) and time.monotonic() - waited < 40:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=30)
     assert process.returncode == 130, stderr
     assert "Traceback" not in stderr
     assert "01_good" in stdout
-    assert "02_long 03_never" in stderr
+    assert " ".join([*long, "08_never"]) in stderr
     assert os.listdir(folders / "runs" / "smoke") == ["01_good.ipynb"]
+    for mark in reached:
+        assert not psutil.pid_exists(int(mark.read_text())), "a kernel outlives the run"
+
+
+def test_notebooks_run_side_by_side_and_share_the_processors(write, folders, monkeypatch):
+    """Each waits for a file that the other writes: one after the other they would never end."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    meet = "import os, pathlib, time\nprint(os.environ['OMP_NUM_THREADS'])\npathlib.Path({!r}).touch()\n"
+    meet += "while not pathlib.Path({!r}).exists(): time.sleep(0.1)"
+    here, there = str(folders / "here"), str(folders / "there")
+    write("01_one", meet.format(here, there))
+    write("02_two", meet.format(there, here))
+    events = []
+    runs = suite.reproduce(profile="smoke", timeout=30, jobs=2, on_event=events.append)
+    assert [(run.name, run.ok) for run in runs] == [("01_one", True), ("02_two", True)]
+    share = str(scheduling.threads_each(2))
+    assert printed(runs[0].path) == printed(runs[1].path) == [share]
+    assert {event.name for event in events[:2]} == {"01_one", "02_two"}
+
+
+def test_who_uses_results_of_others_waits_for_them(write, folders):
+    slow, mark = "import pathlib, time\ntime.sleep(2)\npathlib.Path({!r}).touch()", str(folders / "mark")
+    look = f"import pathlib\nprint(pathlib.Path({mark!r}).exists())"
+    write("05_made", slow.format(mark))
+    write("06_used", look)
+    write("09_last", look)
+    runs = suite.reproduce(profile="smoke", jobs=3)
+    assert printed(runs[1].path) == printed(runs[2].path) == ["True"]
+    assert scheduling.waits_for(["01_a", "06_b", "09_c"]) == {"01_a": set(), "06_b": set(), "09_c": {"01_a", "06_b"}}
+
+
+def test_a_second_run_into_the_same_results_is_refused_and_told_who_runs(write, folders):
+    write("01_good", "print('one')")
+    busy = folders / "figures" / "smoke"
+    with only_run(busy):
+        with pytest.raises(
+            IdentError, match=rf"Another run \(process {os.getpid()} on .* the results of smoke; wait"
+        ):
+            suite.reproduce(profile="smoke")
+        assert suite.reproduce(profile="smoke", seed=1)[0].ok, "other results are in nobody's way"
+    assert suite.reproduce(profile="smoke")[0].ok
+    assert [path.name for path in (folders / "figures").glob(".*.holder")] == []
+
+
+def test_fresh_reaches_the_kernels(write, folders):
+    write("01_look", "import os\nprint(os.environ.get('IDENT_FRESH'))")
+    assert printed(suite.reproduce(profile="smoke")[0].path) == ["None"]
+    assert printed(suite.reproduce(profile="smoke", fresh=True)[0].path) == ["1"]
+
+
+def test_jobs_are_bounded_by_notebooks_memory_and_sense(monkeypatch):
+    assert scheduling.choose_jobs(8, 3) == 3
+    monkeypatch.setattr(scheduling, "processors", lambda: 64)
+    assert scheduling.choose_jobs(None, 10) <= scheduling.MOST_JOBS
+    assert scheduling.threads_each(4) == 16
+    monkeypatch.setattr(scheduling, "MEMORY_EACH", 1e18)
+    assert scheduling.choose_jobs(None, 10) == 1
+    with pytest.raises(IdentError, match="at least 1, not 0"):
+        scheduling.choose_jobs(0, 10)
 
 
 @pytest.mark.parametrize(
@@ -166,8 +230,8 @@ def test_an_interrupt_keeps_what_has_finished(write, folders):
         ({"parameters": {"sede": 1}}, "01_good.ipynb has no parameter 'sede'; it declares corpus, model"),
         ({"notebooks": ["7"]}, "there is no notebook '7'; those that exist are 01_good, 02_none"),
         ({"profile": "smok"}, "no profile 'smok'"),
-        ({"model": "nonsense"}, "there is no model 'nonsense'; name one of mpnet-base"),
-        ({"corpus": "nonsense"}, "there is no corpus 'nonsense'"),
+        ({"model": "nonsense"}, "There is no model 'nonsense'"),
+        ({"corpus": "nonsense"}, "There is no corpus 'nonsense'; choose one of sotu-pairs"),
         ({"timeout": 0}, "positive number of seconds, not 0"),
         ({"seed": -1}, "non-negative"),
         ({"seed": 1, "parameters": {"seed": 2}}, "'seed' is given twice, as 1 and as 2"),

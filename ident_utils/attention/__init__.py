@@ -9,7 +9,7 @@ from ident_utils.attention.effective import EffectiveAttention, effective_attent
 from ident_utils.attention.entropy import Alternative, alternative_attention
 from ident_utils.attention.polytope import RowPolytope, WeightIntervals, row_intervals, weight_interval
 from ident_utils.attention.ranks import Rank, column_space, left_null_space, nullity, rank_bound
-from ident_utils.attention.realised import write_attention
+from ident_utils.attention.realised import takes_attention, write_attention
 from ident_utils.attention.store import load_result, save_result
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "row_intervals",
     "save_result",
     "second_attention",
+    "takes_attention",
     "total_variation",
     "weight_interval",
     "write_attention",

@@ -86,15 +86,37 @@ class RowPolytope:
 
     def interval(self, row: np.ndarray, token: int) -> tuple[float, float, float]:
         """Return (low, high, gap) of one weight of ``row`` [n]."""
+        return self.intervals(row, [token])[0]
+
+    def intervals(self, row: np.ndarray, tokens: Sequence[int]) -> list[tuple[float, float, float]]:
+        """Return (low, high, gap) of several weights of ``row`` [n].
+
+        Every program starts from the vertex that is best for it among those already visited. A vertex where a weight
+        is zero is its minimum, since no weight can be less, and needs no program: so all lower ends come first.
+        """
         if self.free == 0:
-            return row[token], row[token], 0.0
+            return [(row[token], row[token], 0.0) for token in tokens]
         direction = np.zeros(self.n)
-        direction[token] = 1.0
-        _, low, low_bound = self.extreme(row, direction)
-        _, high, high_bound = self.extreme(row, -direction)
-        gap = max(low - low_bound, -high_bound + high, 0.0)
+        ends, visited = {}, []
+        for sign in (1.0, -1.0):
+            for token in tokens:
+                nearest = min(visited, key=lambda vertex: sign * vertex[0][token], default=None)
+                if nearest is not None and sign > 0 and nearest[0][token] == 0:
+                    ends[token, sign] = 0.0, 0.0
+                    continue
+                if nearest is not None and nearest is not visited[-1]:
+                    self._solver.setBasis(nearest[1])
+                direction[token] = sign
+                point, value, bound = self.extreme(row, direction)
+                direction[token] = 0.0
+                ends[token, sign] = sign * value, max(value - bound, 0.0)
+                visited.append((point, self._solver.getBasis()))
         # The row itself is one of those with the same output: the solver's rounding must not exclude it.
-        return min(low, row[token]), max(-high, row[token]), gap
+        return [
+            (min(low, row[token]), max(high, row[token]), max(one, other))
+            for token in tokens
+            for (low, one), (high, other) in [(ends[token, 1.0], ends[token, -1.0])]
+        ]
 
     def _set_row(self, row: np.ndarray) -> None:
         """Hand the solver the constraints of another row, or leave it at its last vertex."""
@@ -143,7 +165,7 @@ def row_intervals(rows: Tensor, values: Tensor, tokens: Sequence[int] | None = N
     if any(not 0 <= j < n for j in chosen):
         raise ValueError(f"tokens {chosen} reach beyond the {n} tokens of the row; count them from 0 to {n - 1}.")
     polytope = RowPolytope(values)
-    found = [[polytope.interval(row, j) for j in chosen] for row in rows.double().numpy()]
+    found = [polytope.intervals(row, chosen) for row in rows.double().numpy()]
     ends = torch.tensor(found, dtype=torch.float64).reshape(len(rows), len(chosen), 3)
     return WeightIntervals(torch.tensor(chosen), ends[..., 0], ends[..., 1], ends[..., 2])
 

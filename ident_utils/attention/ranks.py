@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ident_utils.checks import check_finite
+from ident_utils.threads import one_thread
 
 
 def rank_bound(n: int, head_dim: int) -> int:
@@ -55,7 +56,8 @@ def nullity(values: Tensor, *, rows_sum_to_one: bool = False) -> Rank:
     matrix = values.double()
     if rows_sum_to_one:
         matrix = with_ones(matrix)
-    singular = torch.linalg.svdvals(matrix)
+    with one_thread():
+        singular = torch.linalg.svdvals(matrix)
     return decide_rank(singular, matrix.shape[-2:], torch.finfo(values.dtype).eps)
 
 
@@ -88,17 +90,24 @@ def column_space(values: Tensor, *, rows_sum_to_one: bool = False) -> tuple[Tens
     """Return an orthonormal basis of the column space of ``values`` [..., n, d_v], and its rank.
 
     The basis [..., n, min(n, d_v)] has zero columns where a matrix has lower rank than others of the batch. With
-    ``rows_sum_to_one`` a column of ones is appended first. A thin singular value decomposition: rank-revealing,
-    unlike a plain QR, and without squaring the condition number, unlike V^T V.
+    ``rows_sum_to_one`` a column of ones is appended first. A QR decomposition, whose small factor R has the singular
+    values of the whole: where they say full rank, Q is the basis; where they do not, plain QR would be wrong, and R's
+    left singular vectors say which part of Q counts. V^T V is never formed, it squares the condition number.
     """
     check_finite(values, "values", ("layer", "head") if values.ndim == 4 else ())
     matrix = values.double()
     if rows_sum_to_one:
         matrix = with_ones(matrix)
-    basis, singular, _ = torch.linalg.svd(matrix, full_matrices=False)
+    with one_thread():
+        basis, triangular = torch.linalg.qr(matrix)
+        singular = torch.linalg.svdvals(triangular)
     rank = decide_rank(singular, matrix.shape[-2:], torch.finfo(values.dtype).eps)
-    keep = torch.arange(singular.shape[-1], device=values.device) < rank.rank[..., None]
-    return basis * keep[..., None, :], rank
+    short = rank.rank < singular.shape[-1]
+    if short.any():
+        left = torch.linalg.svd(triangular[short], full_matrices=False).U
+        counts = torch.arange(singular.shape[-1], device=values.device) < rank.rank[short][..., None]
+        basis[short] = basis[short] @ (left * counts[..., None, :])
+    return basis, rank
 
 
 def left_null_space(values: Tensor, *, rows_sum_to_one: bool = True) -> Tensor:

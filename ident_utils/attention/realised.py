@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ident_utils.errors import IdentError
 from ident_utils.families import key_projections, query_projections, value_projections
 
 if TYPE_CHECKING:
     from ident_utils.models import Encoder
+
+
+def takes_attention(encoder: "Encoder") -> bool:
+    """Say whether :func:`write_attention` can do its work in models of this family."""
+    family = encoder.family
+    unlike = family.shares_layers or family.words_meet_places or family.query_projection is None or encoder.causal
+    return not unlike
 
 
 def write_attention(encoder: "Encoder", hidden: Tensor, slopes: Tensor) -> "Encoder":
@@ -21,13 +29,19 @@ def write_attention(encoder: "Encoder", hidden: Tensor, slopes: Tensor) -> "Enco
     and W_Q' is the smallest matrix with X W_Q' = sqrt(d_k) s, by least squares: exact while the n <= d input states
     are linearly independent. On another text the new queries mean nothing.
 
-    Raises ValueError when the shapes do not fit the model, or when keys and values differ in width.
+    Raises ValueError when the shapes do not fit the model, or when keys and values differ in width; IdentError for a
+    family whose weights cannot do it.
     """
     expected = (encoder.n_layers, encoder.n_heads, hidden.shape[1], encoder.head_dim)
     if tuple(slopes.shape) != expected or len(hidden) != encoder.n_layers + 1:
         raise ValueError(
             f"slopes {tuple(slopes.shape)} and hidden {tuple(hidden.shape)} do not fit {encoder.name}, which needs "
             f"slopes {expected} and hidden states of {encoder.n_layers} layers and the embeddings."
+        )
+    if not takes_attention(encoder):
+        raise IdentError(
+            f"Other attention cannot be written into the weights of {encoder.name}: that needs layers of their own, "
+            "logits that are queries times keys, and attention to all tokens."
         )
     made_anew = {
         id(parameter)

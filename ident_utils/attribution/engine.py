@@ -61,11 +61,18 @@ def span_of(encoder: Encoder, source: int = 0, layers: Sequence[int] | None = No
             f"{encoder.name} computes attention by {kind!r}, which has no forward derivative; "
             "load it with load_encoder, which asks for eager attention."
         )
+    if source and encoder.family.shares_layers:
+        raise IdentError(
+            f"The layers of {encoder.name} share their weights and cannot be run one without the others; ask for "
+            "contributions of the embedding block's output (source 0)."
+        )
     return Span(source, wanted, heads)
 
 
 def source_state(encoder: Encoder, encoding: Encoding, span: Span) -> Tensor:
-    """Return the state the span starts from: [1, n, d]."""
+    """Return the state the span starts from: [1, n, d], or [1, n, d_in] of narrower inputs."""
+    if span.source == 0:
+        return encoder.embedded(encoding)
     with torch.no_grad():
         return encoder.run(encoding).hidden_states[span.source]
 
@@ -87,8 +94,8 @@ def span_function(encoder: Encoder, encoding: Encoding, span: Span) -> Run:
             if span.heads:
                 projections = output_projections(encoder.model, encoder.family)
                 stack.enter_context(rewrite_input([projections[layer - 1] for layer in span.layers], keep))
-            stack.enter_context(_only_layers(encoder, span.source, span.layers[-1]))
-            stack.enter_context(substitute_output(encoder.embeddings, state))
+            stack.enter_context(_only_layers(encoder, span))
+            stack.enter_context(substitute_output(_entrance(encoder, span), state))
             hidden = encoder.run(encoding).hidden_states
         heads = tuple(encoder.split_heads(contexts[i][0]) for i in range(len(span.layers))) if span.heads else ()
         return heads + tuple(hidden[layer - span.source] for layer in span.layers)
@@ -96,13 +103,29 @@ def span_function(encoder: Encoder, encoding: Encoding, span: Span) -> Run:
     return run
 
 
+def _entrance(encoder: Encoder, span: Span) -> torch.nn.Module:
+    """Return the module whose output the first layer of the span gets: what widens inputs, where states come in."""
+    widening = encoder.family.widening
+    if span.source and widening and hasattr(encoder.model, widening):
+        return encoder.model.get_submodule(widening)
+    return encoder.embeddings
+
+
 @contextmanager
-def _only_layers(encoder: Encoder, first: int, last: int) -> Iterator[None]:
-    """Let the model run only layers ``first`` + 1 to ``last``."""
-    path, _, name = encoder.family.layers.rpartition(".")
+def _only_layers(encoder: Encoder, span: Span) -> Iterator[None]:
+    """Let the model run only the layers of the span, and those after it where more than layers follows.
+
+    A final norm would otherwise act on the wrong layer's state, and shared layers cannot be told apart.
+    """
+    family, layers = encoder.family, layers_of(encoder.model, encoder.family)
+    last = len(layers) if family.final_norm or family.shares_layers else span.layers[-1]
+    if (span.source, last) == (0, len(layers)):
+        yield
+        return
+    path, _, name = family.layers.rpartition(".")
     parent = encoder.model.get_submodule(path)
     whole = getattr(parent, name)
-    setattr(parent, name, torch.nn.ModuleList(layers_of(encoder.model, encoder.family)[first:last]))
+    setattr(parent, name, torch.nn.ModuleList(layers[span.source : last]))
     try:
         yield
     finally:

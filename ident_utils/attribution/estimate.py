@@ -18,6 +18,7 @@ from ident_utils.attribution.engine import (
 )
 from ident_utils.models import Encoder, Encoding
 from ident_utils.progress import track
+from ident_utils.threads import one_thread
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,9 @@ def sampled_squares(
 
     The variance is that of the mean over the probes; NaN for a single probe.
     """
-    n, d = len(encoding.tokens), encoder.width
-    tangents = random_tangents(n, d, probes, seed)
-    sums = _accumulate(encoder, encoding, span, tangents, (1, 2), chunk=chunk, bf16=bf16, label=label)
+    state = source_state(encoder, encoding, span)
+    tangents = random_tangents(*state.shape[1:], probes, seed)
+    sums = _accumulate(encoder, encoding, span, state, tangents, (1, 2), chunk=chunk, bf16=bf16, label=label)
     mean, mean_of_squares = sums[0] / probes, sums[1] / probes
     unbiased = (mean_of_squares - mean.square()).clamp(min=0) / (probes - 1) if probes > 1 else torch.nan
     return Squares(mean, torch.zeros_like(mean) + unbiased)
@@ -53,21 +54,23 @@ def sampled_squares(
 
 def exact_squares(encoder: Encoder, encoding: Encoding, span: Span, *, chunk: int | None = None) -> Squares:
     """Compute the squared Frobenius norms from the d unit vectors at each input token."""
-    tangents = unit_tangents(len(encoding.tokens), encoder.width)
-    return Squares(_accumulate(encoder, encoding, span, tangents, (1,), chunk=chunk)[0])
+    state = source_state(encoder, encoding, span)
+    tangents = unit_tangents(*state.shape[1:])
+    return Squares(_accumulate(encoder, encoding, span, state, tangents, (1,), chunk=chunk)[0])
 
 
 def input_squares(encoder: Encoder, encoding: Encoding, span: Span, *, chunk: int | None = None) -> Squares:
     """Compute ||J_ij x_i||^2, the gradient-x-input reading: one tangent for each input token, its own state."""
-    state = source_state(encoder, encoding, span)[0]
-    tangents = Tangents(torch.arange(len(state)), state.cpu())
-    return Squares(_accumulate(encoder, encoding, span, tangents, (1,), chunk=chunk)[0])
+    state = source_state(encoder, encoding, span)
+    tangents = Tangents(torch.arange(state.shape[1]), state[0].cpu())
+    return Squares(_accumulate(encoder, encoding, span, state, tangents, (1,), chunk=chunk)[0])
 
 
 def _accumulate(
     encoder: Encoder,
     encoding: Encoding,
     span: Span,
+    state: Tensor,
     tangents: Tangents,
     powers: tuple[int, ...],
     *,
@@ -76,8 +79,7 @@ def _accumulate(
     label: str = "tangents",
 ) -> list[Tensor]:
     """Sum powers of the squared norms over the tangents of each input token: [T, n_out, n_in] for each power."""
-    state, run = source_state(encoder, encoding, span), span_function(encoder, encoding, span)
-    n = state.shape[1]
+    run, n = span_function(encoder, encoding, span), state.shape[1]
     sums = [
         torch.zeros(span.targets(encoder.n_heads), n, n, dtype=torch.float64, device=state.device) for _ in powers
     ]
@@ -96,10 +98,10 @@ def spectral_squares(encoder: Encoder, encoding: Encoding, span: Span, *, chunk:
 def block_squares(encoder: Encoder, encoding: Encoding, span: Span, *, chunk: int | None = None) -> dict[str, Tensor]:
     """Compute the squared size of every block by every definition at once: [T, n_out, n_in] each."""
     state, run = source_state(encoder, encoding, span), span_function(encoder, encoding, span)
-    n, size = state.shape[1], chunk or tangents_per_chunk(encoder, state.shape[1])
+    (n, d), size = state.shape[1:], chunk or tangents_per_chunk(encoder, state.shape[1])
     columns: list[dict[str, Tensor]] = []
     for token in track(range(n), "input tokens"):
-        tangents = Tangents(torch.full((encoder.width,), token), torch.eye(encoder.width))
+        tangents = Tangents(torch.full((d,), token), torch.eye(d))
         pushed = [push(run, state, part, lambda t: t) for part in tangents.split(size)]
         blocks = torch.cat(pushed).permute(1, 2, 3, 0).double()  # [T, n_out, w, d]
         columns.append(
@@ -179,9 +181,5 @@ def _largest_eigenvalue(matrices: Tensor) -> Tensor:
 
     On one thread: the solver's many small steps make threads wait for each other, longer than they work.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         return torch.linalg.eigvalsh(matrices)[..., -1].clamp(min=0)
-    finally:
-        torch.set_num_threads(threads)

@@ -1,8 +1,6 @@
 """Notebook 03: what could imitate identity: position, word, shuffled targets, untrained and scrambled models."""
 
 from collections.abc import Sequence
-from copy import deepcopy
-from dataclasses import replace
 
 import pandas as pd
 import torch
@@ -17,7 +15,6 @@ from ident_utils.experiments.identity_retention import (
     retention_table,
 )
 from ident_utils.experiments.identity_transfer import some_layers
-from ident_utils.families import layers_of
 from ident_utils.identity import by_sequence, fit_mapping
 from ident_utils.models import Encoder, Text
 from ident_utils.states import Split, TokenStates, collect_split
@@ -78,22 +75,6 @@ def measure_controls(encoder: Encoder, split: Split, resamples: int, *, seed: in
         interval = bootstrap_mean(by_sequence(of_tokens, split.test.sequence), resamples=resamples)
         rows.append({"mapping": name, "layer": layer} | interval.as_dict())
     return pd.DataFrame(rows)
-
-
-def permuted(encoder: Encoder, seed: int = 0) -> Encoder:
-    """Return a copy whose layers hold the trained numbers in random order, tensor by tensor: no structure is left.
-
-    The embedding block is as trained.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    model = deepcopy(encoder.model)
-    with torch.no_grad():
-        for layer in layers_of(model, encoder.family):
-            for weight in layer.parameters():
-                order = torch.randperm(weight.numel(), generator=generator).to(weight.device)
-                weight.copy_(weight.flatten()[order].view_as(weight))
-    provenance = encoder.provenance | {"source": "layers permuted", "seed": str(seed)}
-    return replace(encoder, name=f"permuted {encoder.name}", model=model, provenance=provenance)
 
 
 def measure_model(

@@ -53,8 +53,8 @@ def _bound_row(trace: Trace, bias: torch.Tensor | None, layer: int, head: int, r
     polytope = RowPolytope(values)
     top, spread = int(weights.argmax()), perplexity(weights).item()
     lines = []
-    for token in torch.nonzero((weights > NOTABLE) | (weights == weights.max())).squeeze(-1).tolist():
-        low, high, gap = polytope.interval(weights.numpy(), token)
+    tokens = torch.nonzero((weights > NOTABLE) | (weights == weights.max())).squeeze(-1).tolist()
+    for token, (low, high, gap) in zip(tokens, polytope.intervals(weights.numpy(), tokens), strict=True):
         readings = {"effective": effective[token].item(), "alternative": alternative[token].item()}
         ends = {"weight": weights[token].item(), "low": low, "high": high, "gap": gap}
         lines.append({"token": token, "top": token == top, "perplexity": spread} | ends | readings)
@@ -65,6 +65,7 @@ def intervals_of_models(encoder: Encoder, settings: Settings, texts: Sequence[Te
     """Measure intervals in a model and the profile's further ones: :func:`measure_intervals`, model, head_dim."""
     tables = []
     for each in with_further_models(encoder, settings):
+        each.require_all_visible("An identifiability interval")
         lengths = lengths_at(each, settings.interval_ratios)
         chosen = texts[: settings.interval_sequences]
         table = measure_intervals(each, chosen, lengths, settings.interval_rows, seed=settings.seed)
@@ -136,12 +137,13 @@ def readable_head(trace: Trace) -> dict[str, object]:
     raw, polytope = trace.attention[layer, head].double(), RowPolytope(trace.values[layer, head])
     low, widths = torch.zeros_like(raw), []
     for i, row in enumerate(raw.numpy()):
-        ends = {j: polytope.interval(row, j) for j in np.flatnonzero(row > NOTABLE)}
+        notable = np.flatnonzero(row > NOTABLE)
+        ends = dict(zip(notable, polytope.intervals(row, notable), strict=True))
         for j, (least, _, _) in ends.items():
             low[i, j] = least
         widths.append(max((most - least for least, most, _ in ends.values()), default=0.0))
     row = int(np.argsort(widths)[3 * len(widths) // 4])
-    ends = [polytope.interval(raw[row].numpy(), j) for j in range(len(raw))]
+    ends = polytope.intervals(raw[row].numpy(), range(len(raw)))
     table = pd.DataFrame(ends, columns=["low", "high", "gap"]).assign(weight=raw[row].numpy(), token=trace.tokens)
     found = {"layer": layer + 1, "head": head + 1, "row": row, "tokens": trace.tokens}
     return found | {"raw": raw.numpy(), "low": low.numpy(), "table": table}

@@ -28,9 +28,13 @@ def norm_from_direction(hidden: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
 def norm_errors(encoder: Encoder, states: TokenStates) -> pd.DataFrame:
     """Compare norms computed from the direction with the true ones.
 
-    Columns: layer; ``median`` and ``largest`` relative error; ``dead``, how many dimensions have next to no gain; and
+    Where layers end with a sum, as in gpt2, the norm is free, and there is nothing to compare: NaN. Columns: layer;
+    ``median`` and ``largest`` relative error; ``dead``, how many dimensions have next to no gain; and
     ``without dead``, the median error when those cannot be read, as no mapping with a floor under its deviations can.
     """
+    if encoder.family.layer_norm is None:
+        nothing = dict.fromkeys(("median", "largest", "dead", "without dead"), float("nan"))
+        return pd.DataFrame([{"layer": layer} | nothing for layer in range(1, encoder.n_layers + 1)])
     rows = []
     for layer, norm in enumerate(layer_norms(encoder.model, encoder.family), start=1):
         hidden = states.hidden[layer].double()
@@ -59,9 +63,12 @@ def norm_errors(encoder: Encoder, states: TokenStates) -> pd.DataFrame:
 def collect_before_norm(encoder: Encoder, texts: Sequence[Text]) -> TokenStates:
     """Keep what goes into the LayerNorm that a layer ends with, in place of what comes out of it.
 
-    There the norm is free: nothing makes it a function of the direction. ``hidden[0]`` is as ever.
+    There the norm is free: nothing makes it a function of the direction. ``hidden[0]`` is as ever. Where layers end
+    with a sum there is nothing to go behind, and the states are as ever.
     """
     states = collect_states(encoder, texts)
+    if encoder.family.layer_norm is None:
+        return states
     before: dict[int, Tensor] = {}
 
     def keep(index: int, given: Tensor) -> Tensor:

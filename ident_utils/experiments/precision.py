@@ -7,7 +7,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ident_utils.families import output_projections
+from ident_utils.families import output_weights
 from ident_utils.models import Encoder, Text
 
 DOUBLE, SINGLE = torch.finfo(torch.float64).eps, torch.finfo(torch.float32).eps
@@ -21,8 +21,8 @@ def in_float32(encoder: Encoder) -> Encoder:
 def values_and_transformed(encoder: Encoder, text: Text, n: int) -> tuple[Tensor, Tensor]:
     """Return V [L, H, n, d_v] and T = V W_O [L, H, n, d] of one text, in the encoder's precision."""
     trace = encoder.trace(text, truncate=n)
-    weights = [p.weight for p in output_projections(encoder.model, encoder.family)]
-    blocks = torch.stack([w.T.unflatten(0, (encoder.n_heads, encoder.head_dim)) for w in weights])
+    weights = output_weights(encoder.model, encoder.family)
+    blocks = torch.stack([w.unflatten(0, (encoder.n_heads, encoder.head_dim)) for w in weights])
     return trace.values, trace.values @ blocks
 
 

@@ -6,7 +6,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ident_utils.attention import alternative_attention, displaced_attention, total_variation, write_attention
+from ident_utils.attention import (
+    alternative_attention,
+    displaced_attention,
+    takes_attention,
+    total_variation,
+    write_attention,
+)
 from ident_utils.experiments.lengths import lengths_at, with_further_models
 from ident_utils.experiments.precision import in_float32
 from ident_utils.experiments.rank_bound import relative_change
@@ -42,20 +48,22 @@ def compare_replacements(encoder: Encoder, text: Text, other_text: Text, n: int)
     Columns: n, how, total_variation (mean over rows), top_changed (share of rows with another most attended token),
     head_output and final_hidden (largest change of a row over the largest row). The ways (``how``): other attention
     put in place in float64 and in float32, or made by new W_Q and W_K; the control; and the new weights on another
-    text. Returns also the matrices of the head that changed most.
+    text. New weights are left out where a family cannot hold them. Returns also the matrices of the head that changed
+    most.
     """
     trace, other, control, slopes = replace_everywhere(encoder, text, n)
     rounded = _change_in_float32(encoder, text, other, n)  # its copy of the model goes before the next one comes
-    written = write_attention(encoder, trace.hidden, slopes)
-    made = written.trace(text, truncate=n)
     lines = [
         _line("put in place", trace, other, _patched(encoder, text, other, n)),
-        _line("by new weights", trace, made.attention, made.hidden),
         _line("control", trace, control, _patched(encoder, text, control, n)),
     ]
     lines.append(lines[0] | {"how": "put in place, float32", "head_output": float("nan"), "final_hidden": rounded})
-    elsewhere, mistaken = (each.trace(other_text, truncate=n) for each in (encoder, written))
-    lines.append(_line("new weights, other text", elsewhere, mistaken.attention, mistaken.hidden))
+    if takes_attention(encoder):
+        written = write_attention(encoder, trace.hidden, slopes)
+        made = written.trace(text, truncate=n)
+        lines.insert(1, _line("by new weights", trace, made.attention, made.hidden))
+        elsewhere, mistaken = (each.trace(other_text, truncate=n) for each in (encoder, written))
+        lines.append(_line("new weights, other text", elsewhere, mistaken.attention, mistaken.hidden))
     return pd.DataFrame(lines).assign(n=n), _most_changed(trace, other, control)
 
 
@@ -97,6 +105,7 @@ def replacements_of_models(encoder: Encoder, settings: Settings, texts: Sequence
     """Replace all attention of a model and the profile's further ones; the example is the first model's longest."""
     tables, example = [], {}
     for each in with_further_models(encoder, settings):
+        each.require_all_visible("Replacing a whole model's attention")
         for n in lengths_at(each, settings.replacement_ratios):
             table, found = compare_replacements(each, texts[0], texts[1], n)
             tables.append(table.assign(model=each.name))
@@ -111,7 +120,7 @@ def findings(intervals: pd.DataFrame, replacements: pd.DataFrame) -> dict[str, d
         "intervals": {"weights": len(intervals), "largest_gap": intervals["gap"].max()},
         "replacement": {
             "largest_change": by_how.max()["put in place"],
-            "largest_change_by_weights": by_how.max()["by new weights"],
+            "largest_change_by_weights": by_how.max().get("by new weights", float("nan")),
             "smallest_change_of_control": by_how.min()["control"],
             "by_model": replacements.to_dict("records"),
         },

@@ -11,6 +11,8 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ident_utils.replay import Replay, freeze, thaw
+
 STYLE = Path(__file__).parent.parent / "ident.mplstyle"
 COLOURS = sns.color_palette("colorblind")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -19,12 +21,19 @@ WIDTH = 6.4  # inches: one text column
 
 
 def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Let a plotting function run under the suite's style sheet, whatever the caller's settings are."""
+    """Let a plotting function run under the suite's style sheet, and its figure remember what it was drawn from.
+
+    See :mod:`ident_utils.replay` for what arguments may be.
+    """
 
     @wraps(draw)
     def drawn(*args: object, **options: object) -> Figure:
+        frozen = freeze([args, options])
+        args, options = thaw(frozen)
         with mpl.style.context(STYLE):
-            return draw(*args, **options)
+            figure = draw(*args, **options)
+        figure.replay = Replay(draw.__name__, frozen)
+        return figure
 
     return drawn
 

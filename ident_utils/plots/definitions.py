@@ -53,7 +53,7 @@ def plot_attribution_controls(table: pd.DataFrame, note: str) -> Figure:
     reference(ax, 0.5, "one half", place=0.02)
     last = table[table["layer"] == table["layer"].max()].set_index("condition")["value"]
     names = {"untrained": "untrained", "weights permuted": "permuted", "trained model": "trained"}
-    title = "Own share, last layer: " + ", ".join(f"{last[k]:.0%} {name}" for k, name in names.items())
+    title = "Own share in the last layer: " + ", ".join(f"{last[k]:.0%} {name}" for k, name in names.items())
     return finish(figure, title, note)
 
 
