@@ -196,7 +196,6 @@ def plot_within_layers(table: pd.DataFrame, note: str) -> Figure:
         ax.set(xlabel="layer, as a share of all layers", ylabel=label, ylim=(0, 1))
     axes[1].legend(loc="upper left")
     ends = table[table["depth"] == 1]
-    title = "In the last layer a token keeps " + ", ".join(
-        f"{own:.0%} of its own input in {name}" for name, own in zip(ends["model"], ends["own"], strict=True)
-    )
+    kept = ", ".join(f"{own:.0%} ({name})" for name, own in zip(ends["model"], ends["own"], strict=True))
+    title = f"Own input kept by the last layer alone: {kept}"
     return finish(figure, title, note)
