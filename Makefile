@@ -55,7 +55,7 @@ $(STAMP): requirements.lock pyproject.toml
 reproduce: $(STAMP)
 	@$(BIN)/ident fetch --profile $(PROFILE)
 	@status=0; $(BIN)/ident reproduce --profile $(PROFILE) || status=$$?; \
-	$(BIN)/ident verdict --profile $(PROFILE) && exit $$status
+	$(BIN)/ident verdict --profile $(PROFILE) && $(BIN)/ident report --profile $(PROFILE) && exit $$status
 
 # Tests run side by side, one a processor; all of a notebook's cells in one place, 09 after the others since it reads
 # what they wrote. Every part runs whatever the others say, so that one run shows all that is wrong.
@@ -80,6 +80,7 @@ notebooks: $(STAMP)
 	@$(BIN)/ident fetch --profile base
 	@$(BIN)/ident reproduce --profile base
 	@$(BIN)/ident publish
+	@$(BIN)/ident report --profile base
 
 bench: $(STAMP)
 	@$(BIN)/ident fetch --profile base
