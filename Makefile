@@ -20,11 +20,12 @@ export OMP_WAIT_POLICY ?= PASSIVE
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce test lint notebooks bench lock clean
+.PHONY: help setup reproduce test test-browser lint notebooks bench lock clean
 
 help:
 	@echo "make reproduce [PROFILE=smoke|base|full]  run all notebooks, write figures, print the verdicts"
 	@echo "make test                                 unit tests, then every notebook at profile smoke"
+	@echo "make test-browser                         the report and the explorer in a headless Chromium"
 	@echo "make lint                                 ruff check and format, notebooks too"
 	@echo "make notebooks                            run profile base and put its outputs into notebooks/"
 	@echo "make bench                                time the two algorithms against their plain versions"
@@ -71,6 +72,12 @@ test: $(STAMP)
 	  || books=$$?; \
 	$(BIN)/python -m pytest notebooks/09*.ipynb --quiet $(NBVAL) || last=$$?; \
 	test $$unit -eq 0 -a $$books -eq 0 -a $$last -eq 0
+
+# In a browser, for real; where no Chromium is installed the tests say so and are skipped.
+test-browser: export OMP_NUM_THREADS = 1
+test-browser: $(STAMP)
+	@$(BIN)/ident fetch minilm-l6
+	@$(BIN)/python -m pytest tests/browser -m browser --quiet -rs
 
 lint: $(STAMP)
 	@$(BIN)/ruff check $(CODE)

@@ -234,6 +234,16 @@ def test_executed_notebooks_become_pages_with_formulas_and_links(settings, tmp_p
     assert image["alt"] == "A curve." and image["src"].startswith("data:image/png")
 
 
+def test_an_operator_with_a_limit_under_it_is_shown(settings, tmp_path):
+    run_copy(settings, tmp_path, "04_angle_vs_norm", text="# T\n\n$$ \\operatorname*{arg\\,min}_j f(x_j) = i $$")
+    page = write_report(settings).parent.joinpath("notebooks", "04_angle_vs_norm.html").read_text()
+    assert (
+        "<munder>" in page
+        and "arg min</mtext>" in page
+        and "*" not in page.partition("<math")[2].partition("</math")[0]
+    )
+
+
 def test_committed_notebooks_stand_in_for_copies_of_base_only(settings):
     write_report(settings)
     assert {p.stem for p in (settings.folder / "notebooks").iterdir()} == {p.stem for p in notebook_paths()}

@@ -103,13 +103,14 @@ def _claim(row: dict, folder: Path, pages: set[str]) -> dict:
 def _numbers(measurement: dict | None) -> dict[str, object]:
     """Return the value and its interval as they are printed, with a dash where there is none."""
     if not measurement or not all(isinstance(measurement.get(key), int | float) for key in ("value", "low", "high")):
-        return {"here": "–", "interval": "–", "unit": "", "sort": ""}
+        return {"here": "–", "interval": "–", "unit": "", "sort": "", "low": ""}
     value, low, high = (measurement[key] for key in ("value", "low", "high"))
     return {
         "here": _minus(f"{value:.3f}"),
         "interval": _minus(f"{low:.3f} to {high:.3f}"),
         "unit": measurement.get("unit", ""),
         "sort": f"{value:.6f}",
+        "low": f"{low:.6f}",
     }
 
 

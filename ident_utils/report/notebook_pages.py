@@ -17,6 +17,7 @@ from ident_utils.results import write_atomically
 from ident_utils.settings import Settings
 
 LINK = re.compile(r'href="(\d\d_\w+)\.ipynb([#"])')
+STARRED = re.compile(r"\\operatorname\*\{([^}]*)\}_(\w|\{[^}]*\})")  # the converter knows it without a star only
 CODE_LIGHT, CODE_DARK = "xcode", "github-dark"
 
 
@@ -56,6 +57,8 @@ def page_body(exporter: HTMLExporter, notebook: NotebookNode) -> str:
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number:02d}"
     body, _ = exporter.from_notebook_node(notebook)
+    # What is too wide scrolls, and must do so by keyboard too.
+    body = body.replace('class="output_subarea', 'tabindex="0" class="output_subarea')
     return LINK.sub(r'href="\1.html\2', body)
 
 
@@ -63,10 +66,18 @@ class _MathRenderer(IPythonRenderer):
     """Write formulas as MathML, which browsers show by themselves."""
 
     def inline_math(self, body: str) -> str:
-        return to_mathml(body)
+        return _formula(body)
 
     def block_math(self, body: str) -> str:
-        return to_mathml(body, display="block")
+        formula = _formula(body, display="block")
+        return f'<div class="formula" tabindex="0" role="group" aria-label="Formula">{formula}</div>'
+
+
+def _formula(latex: str, display: str = "inline") -> str:
+    def under(found: re.Match) -> str:
+        return rf"\underset{{{found[2].strip('{}')}}}{{\text{{{found[1].replace(chr(92) + ',', ' ')}}}}}"
+
+    return to_mathml(STARRED.sub(under, latex), display=display)
 
 
 def _markdown(source: str) -> str:

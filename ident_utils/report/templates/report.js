@@ -4,8 +4,10 @@ document.querySelectorAll("table.sortable").forEach((table) => {
   const status = document.querySelector(".sorted");
   const key = (row, column) => {
     const cell = row.cells[column];
-    return cell.dataset.sort ?? cell.textContent.trim();
+    if (!("sort" in cell.dataset)) return cell.textContent.trim();
+    return cell.dataset.sort === "" ? -Infinity : Number(cell.dataset.sort);
   };
+  const compare = (a, b) => typeof a === "number" ? (a > b) - (a < b) : a.localeCompare(b, "en");
   [...table.tHead.rows[0].cells].forEach((head, column) => {
     if ("unsortable" in head.dataset) return;
     const name = head.textContent;
@@ -18,7 +20,7 @@ document.querySelectorAll("table.sortable").forEach((table) => {
       [...table.tHead.rows[0].cells].forEach((each) => each.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
       const rows = [...body.rows].sort((a, b) =>
-        key(a, column).localeCompare(key(b, column), "en", { numeric: true }) * (down ? -1 : 1));
+        compare(key(a, column), key(b, column)) * (down ? -1 : 1));
       body.append(...rows);
       status.textContent = `Sorted by ${name.toLowerCase()}, ${down ? "descending" : "ascending"}`;
     });
