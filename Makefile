@@ -20,11 +20,12 @@ export OMP_WAIT_POLICY ?= PASSIVE
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce test lint notebooks bench lock clean
+.PHONY: help setup reproduce test test-browser lint notebooks bench lock clean
 
 help:
 	@echo "make reproduce [PROFILE=smoke|base|full|paper]  run all notebooks, write figures, print the verdicts"
 	@echo "make test                                 unit tests, then every notebook at profile smoke"
+	@echo "make test-browser                         the report and the explorer in a headless Chromium"
 	@echo "make lint                                 ruff check and format, notebooks too"
 	@echo "make notebooks                            run profile base and put its outputs into notebooks/"
 	@echo "make bench                                time the algorithms against their plain versions"
@@ -55,7 +56,7 @@ $(STAMP): requirements.lock pyproject.toml
 reproduce: $(STAMP)
 	@$(BIN)/ident fetch --profile $(PROFILE)
 	@status=0; $(BIN)/ident reproduce --profile $(PROFILE) || status=$$?; \
-	$(BIN)/ident verdict --profile $(PROFILE) && exit $$status
+	$(BIN)/ident verdict --profile $(PROFILE) && $(BIN)/ident report --profile $(PROFILE) && exit $$status
 
 # Tests run side by side, one a processor; all of a notebook's cells in one place, 09 after the others since it reads
 # what they wrote. Every part runs whatever the others say, so that one run shows all that is wrong.
@@ -72,6 +73,12 @@ test: $(STAMP)
 	$(BIN)/python -m pytest notebooks/09*.ipynb --quiet $(NBVAL) || last=$$?; \
 	test $$unit -eq 0 -a $$books -eq 0 -a $$last -eq 0
 
+# In a browser, for real; where no Chromium is installed the tests say so and are skipped.
+test-browser: export OMP_NUM_THREADS = 1
+test-browser: $(STAMP)
+	@$(BIN)/ident fetch minilm-l6
+	@$(BIN)/python -m pytest tests/browser -m browser --quiet -rs
+
 lint: $(STAMP)
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
@@ -80,6 +87,7 @@ notebooks: $(STAMP)
 	@$(BIN)/ident fetch --profile base
 	@$(BIN)/ident reproduce --profile base
 	@$(BIN)/ident publish
+	@$(BIN)/ident report --profile base
 
 bench: $(STAMP)
 	@$(BIN)/ident fetch --profile base

@@ -272,6 +272,20 @@ def figures(profile: Profile = None) -> None:
 
 
 @app.command()
+def report(
+    profile: Profile = None,
+    model: Annotated[str | None, typer.Option(help="The model that replaced the profile's.")] = None,
+    corpus: Annotated[str | None, typer.Option(help="The corpus that replaced the profile's.")] = None,
+    seed: Annotated[int, typer.Option(help="The seed of the run.")] = 0,
+) -> None:
+    """Write the verdicts, figures and executed notebooks as pages for a browser."""
+    from ident_utils.report import write_report
+    from ident_utils.settings import load_settings
+
+    print(f"written: {_shown(write_report(load_settings(profile, model=model, corpus=corpus, seed=seed)))}")
+
+
+@app.command()
 def publish(
     profile: Annotated[str, typer.Option(help="Whose copies are taken.")] = "base",
 ) -> None:

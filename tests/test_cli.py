@@ -29,7 +29,7 @@ def test_help_loads_nothing_slow():
     variables = os.environ | {"PYTHONPATH": str(ROOT)}
     result = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    for command in ("reproduce", "list", "fetch", "verdict", "publish", "bench"):
+    for command in ("reproduce", "list", "fetch", "verdict", "report", "publish", "bench"):
         assert command in result.stdout
 
 
@@ -48,6 +48,7 @@ def test_help_loads_nothing_slow():
         (("fetch", "nonsense"), "nonsense"),
         (("fetch", "--profile", "nonsense"), "'nonsense'"),
         (("verdict", "--profile", "nonsense"), "'nonsense'"),
+        (("report", "--profile", "nonsense"), "'nonsense'"),
         (("publish", "--profile", "nonsense"), "'nonsense'"),
         (("reproduced",), "No such command 'reproduced'"),
     ],

@@ -143,7 +143,7 @@ def plot_across_layers(table: pd.DataFrame) -> Figure:
     for i, row in enumerate(matrix.to_numpy()):
         for j, value in enumerate(row):
             ax.text(
-                j, i, f"{value:.2f}", ha="center", va="center", fontsize=8, color="black" if value > 0.6 else "white"
+                j, i, f"{value:.2f}", ha="center", va="center", fontsize=8, color="0.1" if value > 0.6 else "white"
             )
     ax.set_xticks(range(len(matrix)), matrix.columns)
     ax.set_yticks(range(len(matrix)), matrix.index)
