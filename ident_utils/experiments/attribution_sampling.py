@@ -9,6 +9,7 @@ from torch import Tensor
 from ident_utils.attribution import attribute, own_contribution
 from ident_utils.experiments.definitions import contributions, in_double
 from ident_utils.models import Encoder, Text
+from ident_utils.scheduling import processors
 
 
 def error_by_probes(encoder: Encoder, text: Text, exact: Tensor, probes: Sequence[int], seeds: int) -> pd.DataFrame:
@@ -54,9 +55,13 @@ def compare_precisions(encoder: Encoder, text: Text, probes: int, seed: int = 0)
 
 
 def compare_threads(encoder: Encoder, text: Text, probes: int) -> float:
-    """Return the total variation between results on one thread and on all."""
+    """Return the total variation between results on one thread and on all, two at least.
+
+    How many threads the process was given does not matter: side by side with others it may be one.
+    """
     threads = torch.get_num_threads()
     try:
+        torch.set_num_threads(max(2, processors()))
         everything = contributions(encoder, text, probes)
         torch.set_num_threads(1)
         return _total_variation(contributions(encoder, text, probes), everything)
