@@ -26,18 +26,18 @@ def plot_heads(attention: np.ndarray, tokens: Sequence[str], heads: Sequence[tup
 def plot_nullity(table: pd.DataFrame) -> Figure:
     """Draw the freedom of a row of weights by length for every model, with the bound; as ``nullity_by_length``."""
     models = list(dict.fromkeys(table["model"]))
-    figure, axes = new_figure(3.2, len(models), width=max(5.0, 2.9 * len(models)))
+    figure, axes = new_figure(3.2, len(models), width=max(5.0, 2.7 * len(models)) + 2.2)
     for ax, model in zip(axes, models, strict=True):
         part = table[table["model"] == model]
         n, head_dim = np.arange(0, part["n"].max() + 1), int(part["head_dim"].iloc[0])
         ax.plot(n, np.maximum(0, n - head_dim - 1), color="0.35", lw=1.2, label="bound: n − d_v − 1")
-        ax.plot(part["n"], part["smallest"], "o", color=COLOURS[0], label="[V, 1]: smallest of all heads and texts")
+        ax.plot(part["n"], part["smallest"], "o", color=COLOURS[0], label="[V, 1]: smallest\nof all heads and texts")
         ax.plot(part["n"], part["largest"], "x", color=COLOURS[1], markersize=7, label="[V, 1]: largest")
         ax.plot(part["n"], part["smallest_of_v"], "^", color=COLOURS[2], markersize=3, label="V: smallest")
         reference(ax, head_dim, f"d_v = {head_dim}", axis="x", place=0.6)
         ax.set(xlabel="sequence length n (tokens)", title=model)
     axes[0].set_ylabel("free dimensions of a row\n(nullity)")
-    axes[0].legend(loc="lower right", fontsize=6, bbox_to_anchor=(1.0, 0.06))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
     exact = (table["smallest"] == table["bound"]).all() and (table["largest"] == table["bound"]).all()
     below = int((table["smallest"] < table["bound"]).sum())
     title = "Every head is exactly as free as the bound says" if exact else f"Lengths below the bound: {below}"
@@ -98,7 +98,7 @@ def plot_correlation(by_length: pd.DataFrame, by_layer: pd.DataFrame, head_dim: 
     figure, (left, right) = new_figure(3.3, 2, width=7.6)
     draw_curves(left, by_length.assign(what="mean over heads and layers"), "what", x="n")
     reference(left, head_dim, f"n = d_v = {head_dim}", axis="x", place=0.12)
-    reference(left, 0.9, "criterion: below 0.9 from 1.5 d_v on", place=1.0)
+    reference(left, 0.9, "criterion: below 0.9", place=1.0)
     left.set(xlabel="sequence length n (tokens)", ylabel="Pearson correlation\nraw against effective", ylim=(0, 1.05))
     lengths = sorted(by_layer["n"].unique())
     draw_curves(right, by_layer.assign(length=[f"n = {n}" for n in by_layer["n"]]), "length")
