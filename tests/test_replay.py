@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from ident_utils import plots
 from ident_utils.errors import IdentError
+from ident_utils.paths import ROOT
 from ident_utils.redraw import draw_again, redraw
 from ident_utils.replay import freeze, read_replay, thaw
-from ident_utils.results import REPLAY, save_figure
+from ident_utils.results import REPLAY, render, save_figure
 from ident_utils.settings import load_settings
 
 TABLE = pd.DataFrame(
@@ -90,6 +91,20 @@ def test_other_files_are_refused_with_a_sentence(tmp_path, content, sentence):
     (file := tmp_path / "01_x.json.gz").write_bytes(content)
     with pytest.raises(IdentError, match=sentence):
         draw_again(file)
+
+
+COMMITTED = ROOT / "figures" / "base"
+
+
+def test_every_committed_figure_has_its_numbers():
+    pictures = {path.stem for path in COMMITTED.glob("*.svg")}
+    assert pictures and pictures == {path.name.split(".")[0] for path in (COMMITTED / REPLAY).glob("*.json.gz")}
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in COMMITTED.glob("*.svg")))
+def test_committed_figure_is_drawn_again_to_the_byte(name):
+    figure = draw_again(COMMITTED / REPLAY / f"{name}.json.gz")
+    assert render(figure, name)[".svg"] == (COMMITTED / f"{name}.svg").read_bytes()
 
 
 def test_command_says_what_it_did(settings, monkeypatch):
