@@ -239,7 +239,7 @@ def test_an_operator_with_a_limit_under_it_is_shown(settings, tmp_path):
     page = write_report(settings).parent.joinpath("notebooks", "04_angle_vs_norm.html").read_text()
     assert (
         "<munder>" in page
-        and "arg&#x000A0;min</mtext>" in page
+        and "arg\N{NO-BREAK SPACE}min</mtext>" in page
         and "*" not in page.partition("<math")[2].partition("</math")[0]
     )
 
