@@ -1,37 +1,18 @@
-"""Results that take minutes are kept on disk, under a key that names all they depend on."""
+"""The folder of what is kept: models, and results that take long (:mod:`ident_utils.remembering`)."""
 
-import hashlib
-import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
-import joblib
+import psutil
 
 from ident_utils.errors import IdentError
 from ident_utils.paths import cache_root
 
-PACKAGE = Path(__file__).parent
 RESULTS = "results"
-FRESH = "IDENT_FRESH"  # set to 1: measure anew, and keep that
-
-
-def code_hash(*modules: str) -> str:
-    """Return a short hash of the source of some modules of the package: a changed method is measured anew."""
-    digest = hashlib.sha256()
-    for module in modules:
-        digest.update((PACKAGE / f"{module}.py").read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def remember(function: Callable, *, ignore: list[str]) -> Callable:
-    """Let joblib keep ``function``'s results under the cache folder; arguments in ``ignore`` are not in the key.
-
-    With the environment variable IDENT_FRESH at 1 nothing kept is used, and what is measured takes its place.
-    """
-    valid = (lambda _metadata: False) if os.environ.get(FRESH) == "1" else None
-    memory = joblib.Memory(cache_root() / RESULTS, verbose=0)
-    return memory.cache(function, ignore=ignore, cache_validation_callback=valid)
+FRESH = "IDENT_FRESH"  # a time in seconds since 1970: results that were kept before it count for nothing
+PART = ".*.part"  # files that are to be renamed, as results.write_atomically names them
+COPY = ".part-*"  # folders of notebooks that run, as execution.run_notebook names them
+HALF_WRITTEN = "*.*.*-[0-9]*-[0-9]*"  # kept results, as joblib names them: NAME.HASH-PROCESS-THREAD
 
 
 def cache_sizes() -> dict[str, tuple[int, int]]:
@@ -58,3 +39,16 @@ def clear_results() -> int:
     except OSError as error:
         raise IdentError(f"{error.filename} cannot be removed: {error.strerror}.") from error
     return freed
+
+
+def remove_leftovers(*folders: Path) -> None:
+    """Remove what runs that were killed have left half written, in folders of results and in the cache.
+
+    Nobody else may be writing to the folders.
+    """
+    for folder in folders:
+        for path in [*folder.rglob(PART), *folder.glob(COPY)]:
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    for file in (cache_root() / RESULTS).rglob(HALF_WRITTEN):
+        if not psutil.pid_exists(int(file.name.split("-")[-2])):
+            file.unlink(missing_ok=True)

@@ -71,6 +71,10 @@ def reproduce(
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long for the model.")] = False,
     timeout: Annotated[int | None, typer.Option(help="Seconds that one cell may take (3600).")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure anew what the cache holds already.")] = False,
+    scheduler: Annotated[str | None, typer.Option(help="Address of a Dask cluster that works on the texts.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes here that work on the texts, instead of a cluster.")
+    ] = None,
     jobs: Annotated[
         int | None,
         typer.Option("-j", "--jobs", help="Notebooks at a time; without it as many as processors and memory allow."),
@@ -101,6 +105,8 @@ def reproduce(
                 timeout=timeout,
                 jobs=jobs,
                 fresh=fresh,
+                scheduler=scheduler,
+                workers=workers,
                 on_event=bars.show,
             )
         except KeyboardInterrupt:

@@ -4,7 +4,7 @@ import os
 import reprlib
 import warnings
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from ident_utils.trace import Trace, trace
 from ident_utils.words import piece_words, readable_pieces, word_labels
 
 Text = str | tuple[str, str]
+Step = tuple[str, str | int]  # of making an encoder: what is done, and with which name, seed or precision
 TRUNCATE = "IDENT_TRUNCATE"  # set to 1, it cuts what is too long, with a warning
 
 
@@ -43,14 +44,15 @@ class Encoder:
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    provenance: dict[str, str]
+    provenance: dict[str, str] = field(compare=False)
+    recipe: tuple[Step, ...] = field(default=(), compare=False, repr=False)  # makes it again; () where nothing does
 
     def __str__(self) -> str:
         """Say in one line what was loaded and from where."""
         origin = " ".join(
             f"{key} {value[:12]}" for key, value in self.provenance.items() if key not in ("name", "source")
         )
-        precision = str(self.dtype).removeprefix("torch.")
+        precision = _name(self.dtype)
         return (
             f"{self.name}: {self.n_layers} layers, {self.n_heads} heads of {self.head_dim}, {self.width} wide, "
             f"{precision}; {self.provenance['source']}, {origin}{''.join(f'; {note}' for note in self.notes)}"
@@ -238,7 +240,8 @@ def load_encoder(
     tokenizer, model = read_folder(found.folder, name, dtype)
     model.to(device)
     provenance = {"name": name, "source": found.source, "revision": found.revision}
-    encoder = Encoder(name, model, tokenizer, provenance | {"sha256": sha256_of(weights_in(found.folder))})
+    provenance |= {"sha256": sha256_of(weights_in(found.folder))}
+    encoder = Encoder(name, model, tokenizer, provenance, (("load", name), ("precision", _name(dtype))))
     if check:
         from ident_utils.fidelity import refuse_unfaithful  # here: that module measures with this one's encoders
 
@@ -259,7 +262,8 @@ def permuted(encoder: Encoder, seed: int = 0) -> Encoder:
                 order = torch.randperm(weight.numel(), generator=generator).to(weight.device)
                 weight.copy_(weight.flatten()[order].view_as(weight))
     provenance = encoder.provenance | {"source": "layers permuted", "seed": str(seed)}
-    return replace(encoder, name=f"permuted {encoder.name}", model=model, provenance=provenance)
+    recipe = _further(encoder, ("permute", seed))
+    return replace(encoder, name=f"permuted {encoder.name}", model=model, provenance=provenance, recipe=recipe)
 
 
 def untrained(encoder: Encoder, seed: int = 0) -> Encoder:
@@ -269,4 +273,31 @@ def untrained(encoder: Encoder, seed: int = 0) -> Encoder:
         model = AutoModel.from_config(encoder.model.config, attn_implementation="eager")
     model.eval().requires_grad_(False).to(encoder.model.device, encoder.dtype)
     provenance = {"name": f"untrained {encoder.name}", "source": "random initialisation", "seed": str(seed)}
-    return replace(encoder, name=f"untrained {encoder.name}", model=model, provenance=provenance)
+    recipe = _further(encoder, ("initialise", seed))
+    return replace(encoder, name=f"untrained {encoder.name}", model=model, provenance=provenance, recipe=recipe)
+
+
+def in_precision(encoder: Encoder, dtype: torch.dtype) -> Encoder:
+    """Return the encoder with a copy of its model in another precision; lower ones round the weights."""
+    recipe = _further(encoder, ("precision", _name(dtype)))
+    return replace(encoder, model=deepcopy(encoder.model).to(dtype), recipe=recipe)
+
+
+def made_again(recipe: tuple[Step, ...]) -> Encoder:
+    """Make an encoder on the CPU by its recipe, as another process did before."""
+    (_, name), (_, precision), *changes = recipe
+    encoder = load_encoder(str(name), dtype=getattr(torch, str(precision)))
+    for change, argument in changes:
+        if change == "precision":
+            encoder = in_precision(encoder, getattr(torch, str(argument)))
+        else:
+            encoder = {"permute": permuted, "initialise": untrained}[change](encoder, int(argument))
+    return encoder
+
+
+def _further(encoder: Encoder, step: Step) -> tuple[Step, ...]:
+    return (*encoder.recipe, step) if encoder.recipe else ()
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -4,10 +4,13 @@ import math
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from ident_utils.cache import FRESH, remove_leftovers
 from ident_utils.corpora import corpus_catalogue, corpus_texts
 from ident_utils.errors import IdentError
 from ident_utils.fetch import model_catalogue
@@ -24,7 +27,7 @@ __all__ = ["NotebookRun", "Progress", "publish", "reproduce"]
 
 CELL_TIMEOUT = 3600  # seconds
 TRUNCATE = "IDENT_TRUNCATE"  # see ident_utils.models
-FRESH = "IDENT_FRESH"  # see ident_utils.cache
+SCHEDULER = "IDENT_SCHEDULER"  # see ident_utils.cluster
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ def reproduce(
     timeout: int | None = None,
     jobs: int | None = None,
     fresh: bool = False,
+    scheduler: str | None = None,
+    workers: int | None = None,
     on_event: Callable[[Progress], None] | None = None,
 ) -> list[NotebookRun]:
     """Execute notebooks and return one NotebookRun each in the order of their numbers, failed ones included.
@@ -72,8 +77,9 @@ def reproduce(
     where given. Texts of a user's file that are too long for the model are refused, or cut with ``truncate``.
     Every cell may take ``timeout`` seconds. ``jobs`` notebooks run side by side, with an equal share of
     the processors each; None means as many as processors and memory allow. ``fresh`` measures anew what the cache
-    holds. ``on_event`` is called in the caller's thread. Executed copies, of failed notebooks too, go to
-    ``runs_root()/PROFILE``, and to a folder of their own where model, corpus or seed are changed.
+    holds. Work on single texts goes to the Dask cluster whose ``scheduler`` has this address, or to one of so many
+    ``workers`` processes on this machine. ``on_event`` is called in the caller's thread. Executed copies, of failed
+    notebooks too, go to ``runs_root()/PROFILE``, and to a folder of their own where model, corpus or seed are changed.
 
     Raises IdentError before anything runs where a notebook, profile, model or corpus is unknown, a notebook
     does not declare a parameter that is given, a folder cannot be written, or another run writes the same results.
@@ -93,18 +99,36 @@ def reproduce(
     _check_lengths(settings, truncate)
     folder = _writable(runs_root() / settings.folder.name)
     limit = math.ceil(timeout or CELL_TIMEOUT)
-    jobs = choose_jobs(jobs, len(chosen))
+    jobs = choose_jobs(1 if jobs is None and workers else jobs, len(chosen))  # the workers take the other processors
     from ident_utils.execution import quiet, run_notebook  # here: it takes seconds to import, a refusal should not
     from ident_utils.kernels import kernel_environment
 
-    switches = {name: "1" for name, on in ((TRUNCATE, truncate), (FRESH, fresh)) if on}
-    environment = kernel_environment(settings.profile, threads_each(jobs)) | switches
+    environment = kernel_environment(settings.profile, threads_each(jobs))
+    environment |= {TRUNCATE: "1"} if truncate else {}
+    environment |= {FRESH: str(time.time())} if fresh else {}
 
     def run(path: Path, report: Callable[[Progress], None], stop: threading.Event) -> NotebookRun:
         return run_notebook(path, folder, given, environment, limit, report, stop)
 
-    with quiet(), only_run(settings.folder):
+    with quiet(), only_run(settings.folder), _cluster(scheduler, workers) as address:
+        environment |= {SCHEDULER: address} if address else {}
+        remove_leftovers(folder, settings.folder)
         return run_side_by_side(chosen, jobs, run, on_event or _ignore)
+
+
+@contextmanager
+def _cluster(scheduler: str | None, workers: int | None) -> Iterator[str | None]:
+    """Yield the address of the cluster to work on, None for none; one that cannot be used costs no run."""
+    if scheduler and workers:
+        raise IdentError("Give the address of a scheduler or a number of workers here, not both.")
+    if not scheduler and workers is None:
+        yield None
+        return
+    from ident_utils.cluster import check_cluster, local_cluster  # here: it takes seconds to import
+
+    with local_cluster(workers) if workers is not None else nullcontext(scheduler) as address:
+        check_cluster(address)
+        yield address
 
 
 def _ignore(progress: Progress) -> None:

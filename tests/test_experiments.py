@@ -1,13 +1,12 @@
 """From texts to verdicts on a tiny model: every measuring function runs, and its numbers mean what they say."""
 
-import random
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from encoders import WORDS, tiny_encoder
+from encoders import make_texts, tiny_encoder
 
 from ident_utils.claims import CLAIMS, verdict
 from ident_utils.errors import IdentError
@@ -40,12 +39,6 @@ VERDICTS = {"reproduced", "reproduced in direction", "not reproduced"}
 RESAMPLES = 50
 
 
-def make_texts(count: int, words: int) -> list[str]:
-    draw = random.Random(0)
-    plain = [w for w in WORDS if not w.startswith("##")]
-    return [" ".join(draw.choices(plain, k=words)) for _ in range(count)]
-
-
 def assert_judged(measurements: dict[str, dict]) -> None:
     for claim, measurement in measurements.items():
         assert verdict(claim, measurement) in VERDICTS
@@ -71,7 +64,7 @@ def test_lengths_lie_on_both_sides_of_the_bound(encoder):
 
 def test_text_shorter_than_the_length_asked_for_is_refused(encoder):
     with pytest.raises(IdentError, match="Text 1 has only 6 tokens, not 12; choose a corpus of longer texts"):
-        list(lengths.traces_by_length(encoder, [*make_texts(1, 30), "the river sings ."], [12]))
+        rank_bound.measure_nullity(encoder, [*make_texts(1, 30), "the river sings ."], [12])
 
 
 def test_rank_bound_is_met_exactly_and_a_second_attention_changes_nothing(encoder, texts):

@@ -16,11 +16,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from command import ident
 from encoders import tiny_encoder
 
 from ident_utils import provenance
-from ident_utils.cache import cache_sizes, clear_results, code_hash, remember
 from ident_utils.errors import IdentError
 from ident_utils.results import load_measurements, save_figure, save_measurements, write_atomically
 from ident_utils.settings import load_settings
@@ -249,51 +247,3 @@ def test_results_of_another_encoding_are_named(settings):
     (settings.folder / "x.json").write_bytes(b"\xff\xfe{")
     with pytest.raises(IdentError, match=r"x\.json is not a results file"):
         load_measurements(settings.folder)
-
-
-# Results kept between runs.
-
-
-def slow_square(ignored: object, number: int, *, log: str) -> int:
-    with open(log, "a") as file:
-        file.write("ran\n")
-    return number**2
-
-
-def test_kept_results_are_not_computed_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("IDENT_CACHE", str(tmp_path / "cache"))
-    log = tmp_path / "log"
-    kept = remember(slow_square, ignore=["ignored"])
-    assert [kept(object(), 3, log=str(log)) for _ in range(3)] == [9, 9, 9]
-    assert log.read_text() == "ran\n"
-    assert kept(object(), 4, log=str(log)) == 16
-    assert log.read_text() == "ran\nran\n"
-    assert (tmp_path / "cache" / "results").is_dir()
-
-
-def test_fresh_results_take_the_place_of_kept_ones(tmp_path, monkeypatch):
-    monkeypatch.setenv("IDENT_CACHE", str(tmp_path / "cache"))
-    log = tmp_path / "log"
-    for fresh, runs in (("0", 1), ("1", 2), ("0", 2)):
-        monkeypatch.setenv("IDENT_FRESH", fresh)
-        assert remember(slow_square, ignore=["ignored"])(object(), 3, log=str(log)) == 9
-        assert log.read_text() == "ran\n" * runs
-
-
-def test_cache_is_shown_and_its_results_are_cleared(tmp_path, monkeypatch):
-    monkeypatch.setenv("IDENT_CACHE", str(tmp_path / "cache"))
-    assert cache_sizes() == {} and clear_results() == 0
-    write_atomically(tmp_path / "cache" / "models" / "tiny" / "model.safetensors", b"x" * 2_000_000)
-    write_atomically(tmp_path / "cache" / "results" / "one", b"y" * 500_000)
-    assert cache_sizes() == {"models": (1, 2_000_000), "results": (1, 500_000)}
-    shown = ident("cache")
-    assert shown.returncode == 0 and all(word in shown.stdout for word in ("models", "2.0", "results", "0.5"))
-    assert ident("cache", "--clear").stdout.startswith("0.5 MB of results removed")
-    assert cache_sizes() == {"models": (1, 2_000_000)}
-
-
-def test_hash_of_code_tells_modules_apart():
-    assert code_hash("stats") == code_hash("stats") != code_hash("trace")
-    assert code_hash("stats", "trace") != code_hash("stats")
-    with pytest.raises(FileNotFoundError):
-        code_hash("no_such_module")

@@ -66,4 +66,4 @@ def write_attention(encoder: "Encoder", hidden: Tensor, slopes: Tensor) -> "Enco
             query.weight.copy_(solution.T)
             query.bias.zero_()
     name = f"{encoder.name} with other attention"
-    return replace(encoder, name=name, model=model, provenance=encoder.provenance | {"name": name})
+    return replace(encoder, name=name, model=model, provenance=encoder.provenance | {"name": name}, recipe=())

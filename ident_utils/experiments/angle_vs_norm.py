@@ -9,6 +9,7 @@ from torch import Tensor
 from ident_utils.experiments.identity_retention import missed, own_hits
 from ident_utils.geometry import basis_centres, direction, radial_basis
 from ident_utils.identity import by_sequence, fit_mapping
+from ident_utils.remembering import remembered
 from ident_utils.states import Split, TokenStates
 from ident_utils.stats import bootstrap_mean
 
@@ -24,21 +25,26 @@ def measure_parts(
     radial basis functions; and as a control one random coordinate of the direction, in the same functions.
     """
     found = {}
-    score = missed(split.validation)
     width = split.train.hidden.shape[-1]
     coordinates = torch.randint(width, (len(split.train.hidden),), generator=torch.Generator().manual_seed(seed))
     for layer in layers or split.layers:
         for seen in SEEN:
-            train, held, test = _features(split, layer, seen, int(coordinates[layer]))
-            mapping = fit_mapping(
-                train,
-                split.train.inputs,
-                validation=(held, split.validation.inputs),
-                score=score,
-                moments=split.moments(layer) if seen == "full" else None,
-            )
-            found[seen, layer] = own_hits(mapping.predict(test), split.test)
+            found[seen, layer] = hits_of_part(split, layer, seen, int(coordinates[layer]))
     return found
+
+
+@remembered
+def hits_of_part(split: Split, layer: int, seen: str, coordinate: int) -> Tensor:
+    """Fit ridge to one part of the states of one layer: was each test token hit, [N]? See :func:`measure_parts`."""
+    train, held, test = _features(split, layer, seen, coordinate)
+    mapping = fit_mapping(
+        train,
+        split.train.inputs,
+        validation=(held, split.validation.inputs),
+        score=missed(split.validation),
+        moments=split.moments(layer) if seen == "full" else None,
+    )
+    return own_hits(mapping.predict(test), split.test)
 
 
 def _features(split: Split, layer: int, seen: str, coordinate: int) -> list[Tensor]:

@@ -9,8 +9,10 @@ from ident_utils.attention import effective_attention
 from ident_utils.attribution import attention_rollout, local_attribution
 from ident_utils.experiments.definitions import contributions, cut, rank_correlation
 from ident_utils.models import Encoder, Text
+from ident_utils.remembering import remembered
 
 
+@remembered
 def attention_against_attribution(encoder: Encoder, text: Text, tokens: int, probes: int = 1, seed: int = 0) -> dict:
     """Correlate attention weights with attribution inside the layer, and rolled-out attention with that to the input.
 

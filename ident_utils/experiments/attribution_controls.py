@@ -7,9 +7,9 @@ import pandas as pd
 import torch
 
 from ident_utils.attribution import own_contribution
+from ident_utils.cluster import for_each
 from ident_utils.experiments.definitions import contributions
 from ident_utils.models import Encoder, permuted, untrained
-from ident_utils.progress import track
 
 REPEATED = "again"  # the word of the text that says one thing only
 
@@ -40,10 +40,8 @@ def measure_controls(encoder: Encoder, texts: Sequence[str], probes: int, seed: 
     """Return the own contribution under every control: condition, layer, value (median over texts' tokens), n."""
     rows = []
     for name, (model, change) in control_conditions(encoder, seed).items():
-        own = [
-            own_contribution(contributions(model, change(text), probes, seed + i))
-            for i, text in enumerate(track(texts, name))
-        ]
+        items = [{"text": change(text), "probes": probes, "seed": seed + i} for i, text in enumerate(texts)]
+        own = [own_contribution(found) for found in for_each(contributions, model, items, name)]
         tokens = int(np.mean([one.shape[1] for one in own]))
         values = torch.cat(own, dim=1).median(-1).values.tolist()
         rows += [

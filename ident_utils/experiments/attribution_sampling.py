@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from ident_utils.attribution import attribute, own_contribution
-from ident_utils.experiments.definitions import contributions, in_double
-from ident_utils.models import Encoder, Text
+from ident_utils.experiments.definitions import contributions
+from ident_utils.models import Encoder, Text, in_precision
+from ident_utils.remembering import remembered
 from ident_utils.scheduling import processors
 
 
+@remembered
 def error_by_probes(encoder: Encoder, text: Text, exact: Tensor, probes: Sequence[int], seeds: int) -> pd.DataFrame:
     """Compare estimates of the own contribution with the exact: probes, layer, error, stated, median_error.
 
@@ -40,12 +42,13 @@ def _relative_median_error(own: Tensor, truth: Tensor) -> Tensor:
     return ((own.median(-1).values - median) / median).square().mean(0).sqrt()
 
 
+@remembered
 def compare_precisions(encoder: Encoder, text: Text, probes: int, seed: int = 0) -> pd.DataFrame:
     """Push the same tangents in three precisions: how far the contributions are from those in float64.
 
     Columns: what, total variation (mean over rows and layers). The last row is the sampling: another seed.
     """
-    reference = attribute(in_double(encoder), text, probes=probes, seed=seed).contributions
+    reference = attribute(in_precision(encoder, torch.float64), text, probes=probes, seed=seed).contributions
     options = {"float32": ("float32", seed), "bfloat16": ("bfloat16", seed), "other tangents": ("float32", seed + 1)}
     rows = []
     for what, (precision, drawn) in options.items():
@@ -54,6 +57,7 @@ def compare_precisions(encoder: Encoder, text: Text, probes: int, seed: int = 0)
     return pd.DataFrame(rows)
 
 
+@remembered
 def compare_threads(encoder: Encoder, text: Text, probes: int) -> float:
     """Return the total variation between results on one thread and on all, two at least.
 
@@ -62,9 +66,9 @@ def compare_threads(encoder: Encoder, text: Text, probes: int) -> float:
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(max(2, processors()))
-        everything = contributions(encoder, text, probes)
+        everything = contributions.function(encoder, text, probes)
         torch.set_num_threads(1)
-        return _total_variation(contributions(encoder, text, probes), everything)
+        return _total_variation(contributions.function(encoder, text, probes), everything)
     finally:
         torch.set_num_threads(threads)
 

@@ -8,23 +8,12 @@ import pandas as pd
 import torch
 
 from ident_utils.attribution import Cost, attribute, attribution_cost, local_attribution, own_contribution, together
-from ident_utils.cache import code_hash, remember
+from ident_utils.cluster import for_each
 from ident_utils.experiments.effective_attention import TOKEN_GROUPS, token_groups
 from ident_utils.models import Encoder, Text
-from ident_utils.progress import track
+from ident_utils.remembering import remembered
 from ident_utils.settings import Settings
 from ident_utils.stats import Interval, bootstrap_mean, bootstrap_median, trend_with_depth
-
-CODE = (
-    "attribution/engine",
-    "attribution/estimate",
-    "attribution/methods",
-    "attribution/precision",
-    "models",
-    "trace",
-    "families",
-    "hooks",
-)  # what a contribution depends on
 
 
 @dataclass(frozen=True)
@@ -51,18 +40,16 @@ def attribute_corpus(
     encoder: Encoder, texts: Sequence[Text], settings: Settings, *, truncate: int | None = None
 ) -> list[Attributed]:
     """Attribute the hidden states of every text to its input tokens; finished texts are kept on disk."""
-    attribute_once = remember(_attribute, ignore=["encoder"])
-    weights = encoder.provenance.get("sha256") or encoder.name
-    key = {"weights": weights, "dtype": str(encoder.dtype), "code": code_hash(*CODE)}
-    return [
-        attribute_once(encoder, text, probes=settings.probes, seed=settings.seed + number, key=key, truncate=truncate)
-        for number, text in enumerate(track(texts, "texts"))
+    items = [
+        {"text": text, "probes": settings.probes, "seed": settings.seed + number, "truncate": truncate}
+        for number, text in enumerate(texts)
     ]
+    return for_each(attribute_text, encoder, items, "texts")
 
 
-def _attribute(
-    encoder: Encoder, text: Text, *, probes: int, seed: int, key: dict[str, str], truncate: int | None = None
-) -> Attributed:
+@remembered
+def attribute_text(encoder: Encoder, text: Text, probes: int, seed: int, truncate: int | None) -> Attributed:
+    """Attribute the hidden states of one text to its input tokens."""
     found = attribute(encoder, text, probes=probes, seed=seed, truncate=truncate)
     trace = encoder.trace(text, truncate=truncate)
     contributions = found.contributions.float().cpu().numpy()
@@ -151,11 +138,8 @@ def within_layers(encoder: Encoder, texts: Sequence[Text], tokens: int, seed: in
     ``own``: median share of a token's own input in its output; ``alike``: mean cosine similarity between the outputs
     of different tokens of a text. Texts are cut to ``tokens``; one random tangent for each input token.
     """
-    own, alike = [], []
-    for number, text in enumerate(track(texts, f"layers of {encoder.name}")):
-        shares, _ = local_attribution(encoder, text, probes=1, seed=seed + 100 * number, truncate=tokens)
-        own.append(own_contribution(shares))
-        alike.append(_mean_cosine(encoder.trace(text, truncate=tokens).hidden))
+    items = [{"text": text, "tokens": tokens, "seed": seed + 100 * number} for number, text in enumerate(texts)]
+    own, alike = zip(*for_each(within_layers_of_text, encoder, items, f"layers of {encoder.name}"), strict=True)
     by_depth = torch.stack(alike).mean(0)
     layers = range(1, encoder.n_layers + 1)
     return pd.DataFrame(
@@ -167,6 +151,13 @@ def within_layers(encoder: Encoder, texts: Sequence[Text], tokens: int, seed: in
             "alike": by_depth[1:].tolist(),
         }
     )
+
+
+@remembered
+def within_layers_of_text(encoder: Encoder, text: Text, tokens: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return each layer's own shares [L, n] and the mean cosine between tokens, inputs first [L + 1]."""
+    shares, _ = local_attribution(encoder, text, probes=1, seed=seed, truncate=tokens)
+    return own_contribution(shares), _mean_cosine(encoder.trace(text, truncate=tokens).hidden)
 
 
 def _mean_cosine(hidden: torch.Tensor) -> torch.Tensor:

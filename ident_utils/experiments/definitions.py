@@ -1,11 +1,10 @@
 """Notebook 07: the definitions of a contribution side by side, and what the notebook keeps of its findings."""
 
 from collections.abc import Mapping
-from copy import deepcopy
-from dataclasses import replace
 from itertools import combinations
 
 import pandas as pd
+import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
@@ -16,7 +15,8 @@ from ident_utils.attribution import (
 )
 from ident_utils.attribution.engine import span_of
 from ident_utils.attribution.estimate import block_squares, sampled_squares, shares, sum_gradient_squares
-from ident_utils.models import Encoder, Text, untrained
+from ident_utils.models import Encoder, Text, in_precision, untrained
+from ident_utils.remembering import remembered
 
 
 def cut(encoder: Encoder, text: Text, tokens: int) -> str:
@@ -27,16 +27,12 @@ def cut(encoder: Encoder, text: Text, tokens: int) -> str:
     return " ".join(words)
 
 
+@remembered
 def all_definitions(encoder: Encoder, text: Text) -> dict[str, Tensor]:
     """Compute the contributions by every definition, exactly and in float64: [L, n_out, n_in] each."""
-    precise = in_double(encoder)
+    precise = in_precision(encoder, torch.float64)
     found = block_squares(precise, precise.encode(text), span_of(precise))
     return {method: shares(found[method]) for method in METHODS}
-
-
-def in_double(encoder: Encoder) -> Encoder:
-    """Return the encoder with a copy of its model in float64."""
-    return replace(encoder, model=deepcopy(encoder.model).double())
 
 
 def definitions_table(found: dict[str, Tensor]) -> pd.DataFrame:
@@ -65,6 +61,7 @@ def rank_correlation(one: Tensor, other: Tensor) -> float:
     return float(spearmanr(one.flatten().numpy(), other.flatten().numpy()).statistic)
 
 
+@remembered
 def sum_gradient_of_untrained(encoder: Encoder, text: Text, seed: int = 0) -> pd.DataFrame:
     """Compare the sum-gradient with the Jacobian, trained and untrained, in float32 and float64, in the last layer.
 
@@ -73,7 +70,7 @@ def sum_gradient_of_untrained(encoder: Encoder, text: Text, seed: int = 0) -> pd
     """
     rows = []
     for model in (encoder, untrained(encoder, seed)):
-        for version in (model, in_double(model)):
+        for version in (model, in_precision(model, torch.float64)):
             encoding, span = version.encode(text), span_of(version, layers=[version.n_layers])
             places = tuple(range(len(encoding.tokens)))
             gradient = sum_gradient_squares(version, encoding, span, places).mean
@@ -90,6 +87,7 @@ def sum_gradient_of_untrained(encoder: Encoder, text: Text, seed: int = 0) -> pd
     return pd.DataFrame(rows)
 
 
+@remembered
 def contributions(encoder: Encoder, text: Text, probes: int, seed: int = 0) -> Tensor:
     """Return contributions by the default definition: [L, n_out, n_in]."""
     return attribute(encoder, text, probes=probes, seed=seed).contributions

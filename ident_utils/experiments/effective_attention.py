@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ident_utils.attention import effective_attention, head_correlation
-from ident_utils.experiments.lengths import traces_by_length
+from ident_utils.experiments.lengths import by_layer_and_head, measure_by_length, trace_cut
 from ident_utils.models import Encoder, Text
+from ident_utils.remembering import remembered
 from ident_utils.stats import bootstrap_mean
 from ident_utils.trace import Trace
 
@@ -35,24 +36,26 @@ def measure_correlation(encoder: Encoder, texts: Sequence[Text], lengths: Sequen
     weights that cannot matter), what :func:`not_a_distribution` returns, and for each group of tokens the attention
     it receives, raw and effective (mean over rows of the summed weights).
     """
-    tables = []
-    for number, trace in traces_by_length(encoder, texts, lengths):
-        raw = trace.attention.double()
-        effective = effective_attention(raw, trace.values).weights
-        columns = {
-            "correlation": head_correlation(raw, effective),
-            "removed": (raw - effective).square().sum((-2, -1)) / raw.square().sum((-2, -1)),
-            **not_a_distribution(raw, effective),
-        }
-        groups = np.array(token_groups(trace))
-        for group in TOKEN_GROUPS:
-            where = torch.from_numpy(groups == group)
-            columns[f"raw to {group}"] = raw[..., where].sum(-1).mean(-1)
-            columns[f"effective to {group}"] = effective[..., where].sum(-1).mean(-1)
-        layer, head = np.indices(raw.shape[:2])
-        where = {"sequence": number, "n": trace.n_tokens, "layer": layer.ravel() + 1, "head": head.ravel() + 1}
-        tables.append(pd.DataFrame(where | {name: part.flatten().numpy() for name, part in columns.items()}))
-    return pd.concat(tables, ignore_index=True)
+    return measure_by_length(correlation_of_text, encoder, texts, lengths)
+
+
+@remembered
+def correlation_of_text(encoder: Encoder, text: Text, n: int, number: int) -> pd.DataFrame:
+    """Compare raw and effective attention of one text cut to n tokens; see :func:`measure_correlation`."""
+    trace = trace_cut(encoder, text, n, number)
+    raw = trace.attention.double()
+    effective = effective_attention(raw, trace.values).weights
+    columns = {
+        "correlation": head_correlation(raw, effective),
+        "removed": (raw - effective).square().sum((-2, -1)) / raw.square().sum((-2, -1)),
+        **not_a_distribution(raw, effective),
+    }
+    groups = np.array(token_groups(trace))
+    for group in TOKEN_GROUPS:
+        where = torch.from_numpy(groups == group)
+        columns[f"raw to {group}"] = raw[..., where].sum(-1).mean(-1)
+        columns[f"effective to {group}"] = effective[..., where].sum(-1).mean(-1)
+    return by_layer_and_head(columns)
 
 
 def not_a_distribution(raw: Tensor, effective: Tensor) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from ident_utils.experiments.identity_retention import (
 from ident_utils.experiments.identity_transfer import some_layers
 from ident_utils.identity import by_sequence, fit_mapping
 from ident_utils.models import Encoder, Text
+from ident_utils.remembering import remembered
 from ident_utils.states import Split, TokenStates, collect_split
 from ident_utils.stats import bootstrap_mean
 
@@ -57,6 +58,7 @@ def shuffled_hits(split: Split, layer: int, *, seed: int = 0) -> Tensor:
     return own_hits(mapping.predict(split.test.hidden[layer]), split.test)
 
 
+@remembered
 def measure_controls(encoder: Encoder, split: Split, resamples: int, *, seed: int = 0) -> pd.DataFrame:
     """Measure controls on the texts of the main result: mapping, layer, value, low, high, n_sequences.
 
@@ -77,6 +79,7 @@ def measure_controls(encoder: Encoder, split: Split, resamples: int, *, seed: in
     return pd.DataFrame(rows)
 
 
+@remembered
 def measure_model(
     encoder: Encoder,
     texts: Sequence[Text],
@@ -97,6 +100,7 @@ def measure_model(
     return own.assign(mapping=f"{name}, " + own["mapping"]), measure_steps(split.test).assign(model=name)
 
 
+@remembered
 def measure_steps(states: TokenStates) -> pd.DataFrame:
     """Say how far each layer moves the states, and how much of that movement all tokens of a sequence share.
 

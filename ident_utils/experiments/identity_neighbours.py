@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ident_utils.experiments.identity_controls import one_hot_positions
 from ident_utils.identity import Candidates, by_sequence, fit_mapping, hits
+from ident_utils.remembering import remembered
 from ident_utils.states import Split, TokenStates
 from ident_utils.stats import bootstrap_mean
 from ident_utils.whitening import spectrum
@@ -22,6 +23,7 @@ def inner_tokens(states: TokenStates, reach: int) -> Tensor:
     return inside.nonzero().squeeze(-1)
 
 
+@remembered
 def measure_neighbours(
     split: Split, layers: Sequence[int], resamples: int, offsets: Sequence[int] = OFFSETS
 ) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from torch import Tensor
 from ident_utils.fitting import mapping_loss
 from ident_utils.identity import Candidates, Mapping, by_sequence, fit_mapping, hits
 from ident_utils.progress import track
+from ident_utils.remembering import remembered
 from ident_utils.states import Split, TokenStates
 from ident_utils.stats import bootstrap_mean, trend_with_depth
 
@@ -28,22 +29,27 @@ def fit_mappings(
     seed: int = 0,
 ) -> Fits:
     """Fit every mapping (kind, loss) on every layer; validation texts choose strengths and epochs."""
-    score = missed(split.validation)
     fits = {}
     for layer in track(layers or split.layers, "layers"):
         for kind, loss in mappings:
-            mapping = fit_mapping(
-                split.train.hidden[layer],
-                split.train.inputs,
-                kind,
-                loss,
-                validation=(split.validation.hidden[layer], split.validation.inputs),
-                score=score,
-                moments=None if kind == "naive" else split.moments(layer),
-                seed=seed,
-            )
+            mapping = fit_layer(split, layer, kind, loss, seed)
             fits[mapping.name, layer] = mapping
     return fits
+
+
+@remembered
+def fit_layer(split: Split, layer: int, kind: str, loss: str, seed: int) -> Mapping:
+    """Fit one mapping on one layer; see :func:`fit_mappings`."""
+    return fit_mapping(
+        split.train.hidden[layer],
+        split.train.inputs,
+        kind,
+        loss,
+        validation=(split.validation.hidden[layer], split.validation.inputs),
+        score=missed(split.validation),
+        moments=None if kind == "naive" else split.moments(layer),
+        seed=seed,
+    )
 
 
 def missed(held: TokenStates) -> Callable[[Tensor], float]:
@@ -65,6 +71,7 @@ def own_hits(predicted: Tensor, states: TokenStates, metric: str = "cosine") -> 
     return hits(Candidates(states.inputs, states.sequence).nearest(predicted, metric))
 
 
+@remembered
 def find_tokens(fits: Fits, split: Split) -> Found:
     """Look the test tokens up in their own sequence by cosine, with every mapping.
 
@@ -83,6 +90,7 @@ def find_tokens(fits: Fits, split: Split) -> Found:
     return found
 
 
+@remembered
 def find_in_all_sequences(fits: Fits, split: Split, name: str) -> Found:
     """Look the test tokens up among the inputs of all test sequences: ``own all`` and ``word all``."""
     candidates = Candidates(split.test.inputs)

@@ -7,6 +7,7 @@ import pandas as pd
 
 from ident_utils.experiments.identity_retention import Fits, find_tokens, fit_mappings
 from ident_utils.identity import Candidates, by_sequence, hits
+from ident_utils.remembering import remembered
 from ident_utils.states import Split
 from ident_utils.stats import bootstrap_mean
 
@@ -14,6 +15,7 @@ LEARNERS = (("ridge", "l2"), ("linear", "cosine"), ("mlp", "cosine"))
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1)  # of the training sequences
 
 
+@remembered
 def learning_curves(fits: Fits, split: Split, layer: int, resamples: int, *, seed: int = 0) -> pd.DataFrame:
     """Fit mappings on growing parts of the training sequences, tested on the same test sequences.
 
@@ -45,6 +47,7 @@ def some_layers(n_layers: int, at_most: int = 7) -> list[int]:
     return sorted({round(x) for x in np.linspace(1, n_layers, min(n_layers, at_most))})
 
 
+@remembered
 def across_layers(fits: Fits, split: Split, name: str, layers: Sequence[int]) -> pd.DataFrame:
     """Test mappings fitted on one layer on the states of another: trained, tested, value.
 

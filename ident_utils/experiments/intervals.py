@@ -8,9 +8,10 @@ import torch
 
 from ident_utils.attention import RowPolytope, alternative_attention, effective_attention
 from ident_utils.experiments.effective_attention import interval_by
-from ident_utils.experiments.lengths import lengths_at, traces_by_length, with_further_models
+from ident_utils.experiments.lengths import lengths_at, measure_by_length, trace_cut, with_further_models
 from ident_utils.families import position_bias
 from ident_utils.models import Encoder, Text
+from ident_utils.remembering import remembered
 from ident_utils.settings import Settings
 from ident_utils.trace import Trace
 
@@ -32,15 +33,21 @@ def measure_intervals(
     row's largest?), perplexity of the row, weight, low, high, gap, width, and the weight that effective attention
     and the maximum-entropy alternative give to the same token.
     """
-    generator = np.random.default_rng(seed)
+    return measure_by_length(intervals_of_text, encoder, texts, lengths, rows=rows_per_text, seed=seed)
+
+
+@remembered
+def intervals_of_text(encoder: Encoder, text: Text, n: int, number: int, rows: int, seed: int) -> pd.DataFrame:
+    """Bound the notable weights of random rows of one text cut to n tokens; see :func:`measure_intervals`."""
+    trace = trace_cut(encoder, text, n, number)
+    bias = position_bias(encoder.model, n)
+    generator = np.random.default_rng((seed, number, n))
     lines = []
-    for number, trace in traces_by_length(encoder, texts, lengths):
-        bias = position_bias(encoder.model, trace.n_tokens)
-        for count in range(rows_per_text):
-            layer, head = count % encoder.n_layers, int(generator.integers(encoder.n_heads))
-            row = int(generator.integers(trace.n_tokens))
-            where = {"sequence": number, "n": trace.n_tokens, "layer": layer + 1, "head": head + 1, "row": row}
-            lines += [where | line for line in _bound_row(trace, bias, layer, head, row)]
+    for count in range(rows):
+        layer, head = count % encoder.n_layers, int(generator.integers(encoder.n_heads))
+        row = int(generator.integers(n))
+        where = {"layer": layer + 1, "head": head + 1, "row": row}
+        lines += [where | line for line in _bound_row(trace, bias, layer, head, row)]
     table = pd.DataFrame(lines)
     return table.assign(width=table["high"] - table["low"])
 
@@ -124,6 +131,7 @@ def compare_readings(table: pd.DataFrame) -> pd.DataFrame:
     return found.groupby("model").mean().assign(weights=found.groupby("model").size()).reset_index()
 
 
+@remembered
 def readable_head(trace: Trace) -> dict[str, object]:
     """Pick the head whose rows spread as those of the median head do, and bound what it shows.
 

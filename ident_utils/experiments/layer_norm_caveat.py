@@ -9,6 +9,7 @@ from torch import Tensor
 from ident_utils.families import layer_norms
 from ident_utils.hooks import rewrite_input
 from ident_utils.models import Encoder, Text
+from ident_utils.remembering import remembered
 from ident_utils.states import Split, TokenStates, collect_states, split_sequences
 
 DEAD_GAIN = 1e-3  # of the median gain: what a LayerNorm multiplies by less does not vary any more
@@ -25,6 +26,7 @@ def norm_from_direction(hidden: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
     return (bias.double() / gain.double()).sum() / weighted.sum(-1)
 
 
+@remembered
 def norm_errors(encoder: Encoder, states: TokenStates) -> pd.DataFrame:
     """Compare norms computed from the direction with the true ones.
 

@@ -7,6 +7,7 @@ from sklearn.metrics import mutual_info_score
 
 from ident_utils.geometry import direction
 from ident_utils.progress import track
+from ident_utils.remembering import remembered
 from ident_utils.states import TokenStates
 
 BINS = 16  # of equal numbers of tokens
@@ -14,6 +15,7 @@ SHUFFLES = 8
 COORDINATES = 8
 
 
+@remembered
 def measure_information(states: TokenStates, *, seed: int = 0) -> pd.DataFrame:
     """Measure the mutual information of the word piece with a number per token, for every layer.
 

@@ -7,10 +7,12 @@ from torch import Tensor
 from ident_utils.experiments.identity_retention import Fits, own_hits
 from ident_utils.geometry import exchange_norms, rotate_by_chord
 from ident_utils.identity import Candidates, by_sequence, hits
+from ident_utils.remembering import remembered
 from ident_utils.states import Split, TokenStates
 from ident_utils.stats import bootstrap_mean
 
 
+@remembered
 def measure_interventions(fits: Fits, split: Split, resamples: int, *, seed: int = 0) -> pd.DataFrame:
     """Move test states by equal distances, along the norm and across it, and read them with ridge mappings.
 
@@ -31,6 +33,7 @@ def measure_interventions(fits: Fits, split: Split, resamples: int, *, seed: int
     return pd.DataFrame(rows)
 
 
+@remembered
 def measure_lookups(fits: Fits, split: Split, resamples: int) -> pd.DataFrame:
     """Compare cosine lookup, L2 lookup, and L2 lookup of predictions rescaled to the inputs' mean norm.
 

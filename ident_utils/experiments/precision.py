@@ -1,21 +1,14 @@
 """Notebook 01: how the rank of a head is read from numbers with rounding errors, rightly and wrongly."""
 
-from copy import deepcopy
-from dataclasses import replace
-
 import pandas as pd
 import torch
 from torch import Tensor
 
 from ident_utils.families import output_weights
-from ident_utils.models import Encoder, Text
+from ident_utils.models import Encoder, Text, in_precision
+from ident_utils.remembering import remembered
 
 DOUBLE, SINGLE = torch.finfo(torch.float64).eps, torch.finfo(torch.float32).eps
-
-
-def in_float32(encoder: Encoder) -> Encoder:
-    """Return a copy of an encoder with its weights rounded to float32."""
-    return replace(encoder, model=deepcopy(encoder.model).float())
 
 
 def values_and_transformed(encoder: Encoder, text: Text, n: int) -> tuple[Tensor, Tensor]:
@@ -26,10 +19,11 @@ def values_and_transformed(encoder: Encoder, text: Text, n: int) -> tuple[Tensor
     return trace.values, trace.values @ blocks
 
 
+@remembered
 def measure_spectra(encoder: Encoder, text: Text, n: int) -> dict[str, Tensor]:
     """Return singular values [L, H, k] of V and T, made in float64 and made in float32, all taken in float64."""
     found = {}
-    for precision, each in (("float64", encoder), ("float32", in_float32(encoder))):
+    for precision, each in (("float64", encoder), ("float32", in_precision(encoder, torch.float32))):
         for name, matrix in zip("VT", values_and_transformed(each, text, n), strict=True):
             found[f"{name}, {precision}"] = torch.linalg.svdvals(matrix.double())
     return found

@@ -14,8 +14,15 @@ from ident_utils.attention import (
     second_attention,
     total_variation,
 )
-from ident_utils.experiments.lengths import lengths_at, traces_by_length, with_further_models
+from ident_utils.experiments.lengths import (
+    by_layer_and_head,
+    lengths_at,
+    measure_by_length,
+    trace_cut,
+    with_further_models,
+)
 from ident_utils.models import Encoder, Text, untrained
+from ident_utils.remembering import remembered
 from ident_utils.settings import Settings
 from ident_utils.stats import bootstrap_mean
 from ident_utils.trace import Trace, hidden_with_attention
@@ -27,26 +34,16 @@ def measure_nullity(encoder: Encoder, texts: Sequence[Text], lengths: Sequence[i
     Columns: sequence, n, layer, head, nullity (of V), free (of [V, 1]: rows that sum to one), bound
     (n - d_v - 1, at least 0), gap (smallest singular value of [V, 1] that counts, over the largest).
     """
-    rows = []
-    for number, trace in traces_by_length(encoder, texts, lengths):
-        plain = nullity(trace.values)
-        summed = nullity(trace.values, rows_sum_to_one=True)
-        bound = rank_bound(trace.n_tokens, encoder.head_dim)
-        for layer in range(encoder.n_layers):
-            for head in range(encoder.n_heads):
-                rows.append(
-                    {
-                        "sequence": number,
-                        "n": trace.n_tokens,
-                        "layer": layer + 1,
-                        "head": head + 1,
-                        "nullity": int(plain.nullity[layer, head]),
-                        "free": int(summed.nullity[layer, head]),
-                        "bound": bound,
-                        "gap": float(summed.smallest_kept[layer, head]),
-                    }
-                )
-    return pd.DataFrame(rows)
+    return measure_by_length(nullity_of_text, encoder, texts, lengths)
+
+
+@remembered
+def nullity_of_text(encoder: Encoder, text: Text, n: int, number: int) -> pd.DataFrame:
+    """Count the dimensions in which rows are free, of one text cut to n tokens; see :func:`measure_nullity`."""
+    trace = trace_cut(encoder, text, n, number)
+    plain, summed = nullity(trace.values), nullity(trace.values, rows_sum_to_one=True)
+    columns = {"nullity": plain.nullity, "free": summed.nullity, "gap": summed.smallest_kept}
+    return by_layer_and_head(columns).assign(bound=rank_bound(n, encoder.head_dim))
 
 
 SHORTEST = 8  # tokens
@@ -85,6 +82,7 @@ def nullity_by_length(nullities: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+@remembered
 def compare_with_second(encoder: Encoder, text: Text, n: int, layers: Sequence[int]) -> tuple[pd.DataFrame, dict]:
     """Put a second attention matrix with the same output into every head of some layers, and a control beside it.
 

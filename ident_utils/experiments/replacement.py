@@ -14,10 +14,10 @@ from ident_utils.attention import (
     write_attention,
 )
 from ident_utils.experiments.lengths import lengths_at, with_further_models
-from ident_utils.experiments.precision import in_float32
 from ident_utils.experiments.rank_bound import relative_change
 from ident_utils.families import position_bias
-from ident_utils.models import Encoder, Text
+from ident_utils.models import Encoder, Text, in_precision
+from ident_utils.remembering import remembered
 from ident_utils.settings import Settings
 from ident_utils.trace import Trace, hidden_states, hidden_with_attention
 
@@ -42,6 +42,7 @@ def _bias_for(encoder: Encoder, trace: Trace) -> Tensor | None:
     return None if bias is None else bias.double().expand(trace.attention.shape)
 
 
+@remembered
 def compare_replacements(encoder: Encoder, text: Text, other_text: Text, n: int) -> tuple[pd.DataFrame, dict]:
     """Compare a model with its own and with other attention: what changes in the last hidden states?
 
@@ -68,7 +69,7 @@ def compare_replacements(encoder: Encoder, text: Text, other_text: Text, n: int)
 
 
 def _change_in_float32(encoder: Encoder, text: Text, other: Tensor, n: int) -> float:
-    single = in_float32(encoder)
+    single = in_precision(encoder, torch.float32)
     return relative_change(hidden_states(single, text, truncate=n)[-1], _patched(single, text, other, n)[-1])
 
 
