@@ -54,13 +54,10 @@ def compute_on_cluster(
         return 0.0
     client = _connected(address)
     about = function.path, encoder.recipe, fingerprint(encoder), code_version(function.__module__), libraries()
-    futures = {
-        client.submit(_compute, *about, dict(item), key=function.key(encoder, **item), retries=0): item
-        for item in items
-    }
+    futures = {client.submit(_compute, *about, dict(item), key=function.key(encoder, **item)): item for item in items}
     seconds = 0.0
     try:
-        done = as_completed(futures)
+        done = as_completed(futures, loop=client.loop)
         for _ in track(range(len(futures)), what):
             future = next(done)
             result, taken = future.result()
@@ -151,6 +148,6 @@ def local_cluster(workers: int) -> Iterator[str]:
     if workers < 1:
         raise IdentError(f"The number of workers must be at least 1, not {workers}.")
     with LocalCluster(
-        n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+        n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=50
     ) as cluster:
         yield cluster.scheduler_address

@@ -137,10 +137,17 @@ def code_version(module: str) -> str:
         name = waiting.pop()
         if name in seen or (path := _file_of(name)) is None:
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        waiting += _imported(tree)
-        seen[name] = ast.dump(_without_docstrings(tree))
+        seen[name], imported = _code(path, path.stat().st_mtime_ns)
+        waiting += imported
     return hashlib.sha256("\n".join(f"{name} {seen[name]}" for name in sorted(seen)).encode()).hexdigest()
+
+
+@cache
+def _code(path: Path, _modified: int) -> tuple[str, tuple[str, ...]]:
+    """Return what a file of code does, and the names that it imports."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported = tuple(_imported(tree))
+    return ast.dump(_without_docstrings(tree)), imported
 
 
 def _file_of(module: str) -> Path | None:

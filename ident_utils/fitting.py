@@ -13,7 +13,8 @@ Score = Callable[[Tensor], float]  # of predictions for the validation tokens; l
 RIDGE_STRENGTHS = tuple(10.0**power for power in range(-4, 5))  # times the mean variance of the states
 DEFAULT_STRENGTH = 1e-2  # without validation
 RATES = {"linear": 3e-3, "mlp": 2e-3}
-EPOCHS, BATCH = 6, 256
+EPOCHS = {"linear": 4, "mlp": 6}
+BATCH = 256
 STEPS = 180  # at least, so that little data does not also mean little training
 
 
@@ -81,7 +82,7 @@ def fit_by_descent(
     inputs = inputs.float()
     body = _initialised(kind, hidden.shape[1], inputs, seed)
     per_epoch = -(-len(white) // BATCH)
-    epochs = max(EPOCHS, -(-STEPS // per_epoch))
+    epochs = max(EPOCHS[kind], -(-STEPS // per_epoch))
     step = _stepper(body, kind, per_epoch, epochs)
     generator = torch.Generator().manual_seed(seed)
     scores, layers, best = {}, None, epochs

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST_JOBS = 4  # by default: beyond that a notebook gains more from threads than the suite from company
 MEMORY_EACH = 4e9  # bytes that a notebook may need
 # What a notebook finds done by another, so that it is not computed twice. 09 reads what all others write.
-AFTER = {"06": ("05",), "07": ("05",)}
+AFTER = {"04": ("03",), "06": ("05",), "07": ("05",)}
 LAST = "09"
 
 Report = Callable[["Progress"], None]

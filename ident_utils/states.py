@@ -14,6 +14,7 @@ from ident_utils.errors import IdentError
 from ident_utils.models import Encoder, Encoding, Text
 from ident_utils.paths import cache_root
 from ident_utils.progress import track
+from ident_utils.remembering import remembered
 from ident_utils.whitening import Spectrum, spectrum
 
 IN_MEMORY = 2**30  # bytes of hidden states; more than that lie in a file that the system pages in and out
@@ -62,19 +63,18 @@ class TokenStates:
 def collect_states(encoder: Encoder, texts: Sequence[Text]) -> TokenStates:
     """Keep the hidden states of every text in float32, in the order of the texts.
 
-    Texts of the same length run together, so that nothing is ever padded. What exceeds a gigabyte lies in an
-    unnamed file in the cache folder. Raises IdentError without a text.
+    Texts of the same length run together, so that nothing is ever padded. What exceeds a gigabyte is not kept for
+    another run, and lies in an unnamed file in the cache folder. Raises IdentError without a text.
     """
     if not len(texts):
         raise IdentError("There is no text to collect hidden states of; pass at least one.")
     encodings = [encoder.encode(text) for text in texts]
     lengths = [encoding.input_ids.shape[1] for encoding in encodings]
-    ends = np.cumsum(lengths)
-    hidden = _storage((encoder.n_layers + 1, int(ends[-1]), encoder.width))
-    for batch in track(list(_batches(lengths)), "batches of texts"):
-        states = _run_together(encoder, [encodings[i] for i in batch])
-        for number, i in enumerate(batch):
-            hidden[:, ends[i] - lengths[i] : ends[i]] = states[:, number]
+    shape = encoder.n_layers + 1, sum(lengths), encoder.width
+    if 4 * np.prod(shape) <= IN_MEMORY:
+        hidden = torch.from_numpy(hidden_states(encoder, texts))
+    else:
+        hidden = _run_all(encoder, encodings, lengths, _file_for(shape))
     return TokenStates(
         hidden,
         torch.repeat_interleave(torch.arange(len(texts)), torch.tensor(lengths)),
@@ -84,10 +84,28 @@ def collect_states(encoder: Encoder, texts: Sequence[Text]) -> TokenStates:
     )
 
 
-def _storage(shape: tuple[int, ...]) -> Tensor:
-    """Return an empty tensor, in memory or, when it is large, in a file that vanishes with it."""
-    if 4 * np.prod(shape) <= IN_MEMORY:
-        return torch.empty(shape)
+@remembered
+def hidden_states(encoder: Encoder, texts: Sequence[Text]) -> np.ndarray:
+    """Return the hidden states [L + 1, N, d] of all tokens of many texts, one after the other, in float32."""
+    encodings = [encoder.encode(text) for text in texts]
+    lengths = [encoding.input_ids.shape[1] for encoding in encodings]
+    return _run_all(
+        encoder, encodings, lengths, torch.empty(encoder.n_layers + 1, sum(lengths), encoder.width)
+    ).numpy()
+
+
+def _run_all(encoder: Encoder, encodings: Sequence[Encoding], lengths: Sequence[int], hidden: Tensor) -> Tensor:
+    """Fill ``hidden`` [L + 1, N, d] with the states of all texts."""
+    ends = np.cumsum(lengths)
+    for batch in track(list(_batches(lengths)), "batches of texts"):
+        states = _run_together(encoder, [encodings[i] for i in batch])
+        for number, i in enumerate(batch):
+            hidden[:, ends[i] - lengths[i] : ends[i]] = states[:, number]
+    return hidden
+
+
+def _file_for(shape: tuple[int, ...]) -> Tensor:
+    """Return an empty tensor in a file that vanishes with it."""
     cache_root().mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryFile(dir=cache_root()) as file:

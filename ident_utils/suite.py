@@ -78,8 +78,9 @@ def reproduce(
     Every cell may take ``timeout`` seconds. ``jobs`` notebooks run side by side, with an equal share of
     the processors each; None means as many as processors and memory allow. ``fresh`` measures anew what the cache
     holds. Work on single texts goes to the Dask cluster whose ``scheduler`` has this address, or to one of so many
-    ``workers`` processes on this machine. ``on_event`` is called in the caller's thread. Executed copies, of failed
-    notebooks too, go to ``runs_root()/PROFILE``, and to a folder of their own where model, corpus or seed are changed.
+    ``workers`` processes on this machine. ``on_event`` is called in the caller's thread. Executed copies, of
+    failed notebooks too, go to ``runs_root()/PROFILE``, and to a folder of their own where model, corpus or seed are
+    changed.
 
     Raises IdentError before anything runs where a notebook, profile, model or corpus is unknown, a notebook
     does not declare a parameter that is given, a folder cannot be written, or another run writes the same results.

@@ -1,5 +1,6 @@
 """Work on many texts on a real Dask scheduler with worker processes, all on loopback."""
 
+import json
 import os
 import shutil
 import signal
@@ -61,6 +62,7 @@ def test_results_are_those_of_one_process(encoder, two_workers, monkeypatch, tmp
 
 def test_what_is_kept_here_is_not_sent(encoder, monkeypatch):
     kept = cluster.for_each(attribute_text, encoder, items(2), "texts")
+    monkeypatch.setattr(cluster, "ANSWER_TIMEOUT", 1)
     monkeypatch.setenv(cluster.SCHEDULER, "tcp://127.0.0.1:9")  # nobody listens there
     assert contributions(cluster.for_each(attribute_text, encoder, items(2), "texts")) == contributions(kept)
     with pytest.raises(IdentError, match=r"No Dask scheduler answers at tcp://127\.0\.0\.1:9"):
@@ -68,7 +70,7 @@ def test_what_is_kept_here_is_not_sent(encoder, monkeypatch):
 
 
 def test_a_killed_worker_costs_nothing(encoder, monkeypatch):
-    expected = contributions(cluster.for_each(attribute_text, encoder, items(30, probes=16), "texts"))
+    expected = contributions(cluster.for_each(attribute_text, encoder, items(12, probes=16), "texts"))
     monkeypatch.setattr(cache, "RESULTS", cache.RESULTS + "-of-cluster")
     with cluster.local_cluster(2) as address:
         victim = next(iter(cluster._connected(address).run(os.getpid).values()))
@@ -81,7 +83,7 @@ def test_a_killed_worker_costs_nothing(encoder, monkeypatch):
         killer = threading.Thread(target=kill_when_it_works)
         killer.start()
         monkeypatch.setenv(cluster.SCHEDULER, address)
-        found = contributions(cluster.for_each(attribute_text, encoder, items(30, probes=16), "texts"))
+        found = contributions(cluster.for_each(attribute_text, encoder, items(12, probes=16), "texts"))
         killer.join()
         assert found == expected
         assert victim not in cluster._connected(address).run(os.getpid).values()
@@ -102,8 +104,6 @@ def own_scheduler(tmp_path) -> Iterator[tuple[str, list[subprocess.Popen]]]:
     processes.append(subprocess.Popen(start, stderr=subprocess.DEVNULL))
     while not file.exists():
         time.sleep(0.05)
-    import json
-
     yield json.loads(file.read_text())["address"], processes
     for process in reversed(processes):
         process.terminate()
