@@ -82,10 +82,11 @@ def test_saved_figure_is_drawn_again_to_the_byte(settings):
         (b"", "cannot be read"),
         (gzip.compress(b'{"function": "plot_ma', mtime=0), "run the notebook again"),
         (
-            gzip.compress(b'{"function": "system", "alt": "", "inputs": []}'),
+            gzip.compress(b'{"function": "system", "alt": "", "inputs": []}', mtime=0),
             "'system', which the suite no longer",
         ),
     ],
+    ids=["empty", "half of one", "another function"],
 )
 def test_other_files_are_refused_with_a_sentence(tmp_path, content, sentence):
     (file := tmp_path / "01_x.json.gz").write_bytes(content)
