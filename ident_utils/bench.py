@@ -17,6 +17,7 @@ from ident_utils.bench_attribution import (
     bench_attribution_exact,
     bench_lengths,
 )
+from ident_utils.bench_cluster import bench_workers
 from ident_utils.corpora import load_corpus
 from ident_utils.errors import IdentError
 from ident_utils.experiments.identity_retention import missed
@@ -161,6 +162,7 @@ BENCHMARKS: dict[str, Callable[[], object]] = {
     "attribution-batched": bench_attribution_batched,
     "attribution-exact": bench_attribution_exact,
     "attribution-lengths": bench_lengths,
+    "workers": bench_workers,
 }
 
 
