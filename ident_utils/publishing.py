@@ -7,6 +7,7 @@ from ident_utils.errors import IdentError
 from ident_utils.notebooks import joined, notebook_folder, read_notebook
 from ident_utils.paths import runs_root
 from ident_utils.settings import load_settings
+from ident_utils.shades import draw_dark
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -27,12 +28,15 @@ _LANGUAGE_INFO = {
 def publish(profile: str = "base") -> list[Path]:
     """Put the outputs of the executed copies of a profile into the notebooks and return the paths written.
 
+    The dark variants of the README's figures follow, where the profile's results hold these figures.
+
     Text and tags come from ``notebooks/``, outputs and counts from the copy, so that prose can be polished
     after a run while code cannot. Everything is checked before anything is written, and the same copies
     always give the same bytes. Raises IdentError naming every copy that holds an error, an injected
     parameter, output on stderr, a cell that did not run in order, or code other than in ``notebooks/``.
     """
-    folder = runs_root() / load_settings(profile).profile
+    settings = load_settings(profile)
+    folder = runs_root() / settings.profile
     copies = sorted(folder.glob("*.ipynb"))
     if not copies:
         raise IdentError(f"there is nothing to publish in {folder}; run `ident reproduce --profile {profile}` first")
@@ -54,7 +58,7 @@ def publish(profile: str = "base") -> list[Path]:
 
     for target, page in pages.items():
         write_atomically(target, page)
-    return list(pages)
+    return [*pages, *(settings.folder / f"{name}.svg" for name, _ in draw_dark(settings.folder))]
 
 
 def _code_cells(notebook: "NotebookNode") -> list["NotebookNode"]:

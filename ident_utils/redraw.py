@@ -1,4 +1,4 @@
-"""Draw the figures of a profile again from their saved numbers; no model is loaded."""
+"""Draw the figures of a profile again from their saved numbers, the README's in dark as well; no model is loaded."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +9,7 @@ from ident_utils import plots
 from ident_utils.errors import IdentError
 from ident_utils.replay import read_replay, thaw
 from ident_utils.results import REPLAY, render, write_atomically
+from ident_utils.shades import draw_dark
 
 
 def draw_again(file: Path) -> Figure:
@@ -29,6 +30,7 @@ def draw_again(file: Path) -> Figure:
 def redraw(folder: Path) -> Iterator[tuple[str, bool]]:
     """Draw all figures of a folder of results again; yield each one's name and whether its pictures changed.
 
+    Dark variants follow, from :func:`ident_utils.shades.draw_dark`.
     Raises IdentError when the folder holds no saved numbers.
     """
     files = sorted((folder / REPLAY).glob("*.json.gz"))
@@ -42,3 +44,4 @@ def redraw(folder: Path) -> Iterator[tuple[str, bool]]:
                 write_atomically(path, picture)
                 changed = True
         yield name, changed
+    yield from draw_dark(folder)

@@ -18,7 +18,7 @@ from ident_utils.paths import ROOT
 from ident_utils.plots import plot_across_layers, plot_parts
 from ident_utils.report.build import render_report, write_report
 from ident_utils.report.content import _all_words, read_words
-from ident_utils.report.pictures import grey_rules, read_picture
+from ident_utils.report.pictures import colour_rules, read_picture
 from ident_utils.results import save_figure
 from ident_utils.settings import load_settings
 
@@ -194,7 +194,7 @@ def test_greys_turn_with_the_scheme_and_text_on_colour_does_not(settings):
     table = pd.DataFrame([(1, 1, 0.9), (1, 2, 0.2), (2, 1, 0.3), (2, 2, 0.8)], columns=["trained", "tested", "value"])
     save_figure(settings, "m", plot_across_layers(table), table, alt="A map.")
     picture = read_picture(settings.folder, "m")
-    light, dark = grey_rules([picture]).splitlines()
+    light, dark = colour_rules([picture]).splitlines()
     assert "--grey-ff:#ffffff" in light and "--grey-ff:#171717" in dark and "prefers-color-scheme: dark" in dark
     assert "#ffffff" in picture.svg, "white on a dark cell must stay white"
     for digits in ("0.90", "0.80"):  # dark text on a bright cell has a colour of its own

@@ -13,7 +13,7 @@ from ident_utils.claims import CLAIMS, judgement
 from ident_utils.errors import IdentError
 from ident_utils.notebooks import notebook_paths, title
 from ident_utils.report.content import Words, read_words
-from ident_utils.report.pictures import Picture, grey_rules, read_picture
+from ident_utils.report.pictures import Picture, colour_rules, read_picture
 from ident_utils.results import load_measurements, write_atomically
 from ident_utils.settings import Settings, load_settings
 
@@ -56,7 +56,7 @@ def render_report(settings: Settings, pages: Iterable[str] = ()) -> str:
         counts=_counts(claims),
         notebooks=[each for each in notebooks if each["page"]],
         origins=_origins(settings.folder),
-        greys=Markup(grey_rules(shown)),
+        colours=Markup(colour_rules(shown)),
     )
 
 

@@ -11,14 +11,12 @@ from markupsafe import Markup
 from ident_utils.errors import IdentError
 from ident_utils.replay import read_replay
 from ident_utils.results import REPLAY
+from ident_utils.shades import COLOUR, ON_COLOUR, SVG, XLINK, in_the_dark, recolour
 
-SVG = "http://www.w3.org/2000/svg"
-HREF = "{http://www.w3.org/1999/xlink}href"
+HREF = f"{{{XLINK}}}href"
 ELEMENTS = {"svg", "g", "path", "defs", "clipPath", "pattern", "rect", "use", "text", "tspan", "image"}
-GREY = re.compile(r"#([0-9a-f]{2})\1\1\b")
 FONTS = re.compile(r"'DejaVu Sans'[^;\"]*sans-serif")
 LONG_NUMBER = re.compile(r"(-?\d+\.\d\d)\d+")
-DARK_INK, DARK_PAPER = 0xE8, 0x17  # what black and white become in the dark
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class Picture:
     name: str
     svg: Markup
     alt: str
-    greys: frozenset[str]  # two hexadecimal digits each
+    colours: frozenset[str]  # as #rrggbb
 
 
 def read_picture(folder: Path, name: str) -> Picture | None:
@@ -43,14 +41,14 @@ def read_picture(folder: Path, name: str) -> Picture | None:
         root = ET.fromstring(path.read_bytes())
     except ET.ParseError as error:
         raise IdentError(f"{path} is no readable SVG ({error}); rerun its notebook") from error
-    greys: set[str] = set()
-    _clean(root, name, greys)
+    colours: set[str] = set()
+    _clean(root, name, colours)
     for key in ("width", "height", "version"):
         root.attrib.pop(key, None)
     root.attrib |= {"class": "figure", "role": "img", "aria-labelledby": f"alt-{name}"}
     ET.register_namespace("", SVG)
     text = ET.tostring(root, encoding="unicode").replace(f' xmlns="{SVG}"', "", 1)
-    return Picture(name, Markup(re.sub(r">\s+<", "><", text)), _alt(folder, name), frozenset(greys))
+    return Picture(name, Markup(re.sub(r">\s+<", "><", text)), _alt(folder, name), frozenset(colours))
 
 
 def _alt(folder: Path, name: str) -> str:
@@ -61,14 +59,14 @@ def _alt(folder: Path, name: str) -> str:
     return f"Figure {name}; its finding is written above it, its numbers are in {name}.csv."
 
 
-def _clean(element: ET.Element, name: str, greys: set[str]) -> None:
-    """Keep what a drawing needs, name it apart from other figures', and turn greys into variables."""
+def _clean(element: ET.Element, name: str, colours: set[str], keep: bool = False) -> None:
+    """Keep what a drawing needs, name it apart from other figures', and turn colours into variables, unless told."""
+    keep = keep or element.get("id", "").startswith(ON_COLOUR)
     for child in list(element):
         if child.tag not in {f"{{{SVG}}}{tag}" for tag in ELEMENTS}:
             element.remove(child)  # metadata, and a style sheet that would reach the whole page
         else:
-            _clean(child, name, greys)
-    is_text = element.tag in (f"{{{SVG}}}text", f"{{{SVG}}}tspan")
+            _clean(child, name, colours, keep)
     attributes = {}
     for key, value in element.attrib.items():
         if key in (HREF, "href"):
@@ -81,7 +79,7 @@ def _clean(element: ET.Element, name: str, greys: set[str]) -> None:
         elif key == "clip-path":
             attributes[key] = value.replace("url(#", f"url(#{name}-")
         elif key == "style":
-            attributes[key] = _style(value.replace("url(#", f"url(#{name}-"), is_text, greys)
+            attributes[key] = _style(value.replace("url(#", f"url(#{name}-"), keep, colours)
         elif key == "d":
             attributes[key] = LONG_NUMBER.sub(r"\1", value).replace("\n", "")
         elif not key.startswith("on"):
@@ -90,21 +88,22 @@ def _clean(element: ET.Element, name: str, greys: set[str]) -> None:
     element.attrib.update(attributes)
 
 
-def _style(style: str, is_text: bool, greys: set[str]) -> str:
+def _style(style: str, keep: bool, colours: set[str]) -> str:
     style = FONTS.sub("var(--figure-font)", style)
-    if is_text and "#ffffff" in style:  # white on a coloured field stays white
+    if keep:
         return style
-    greys.update(GREY.findall(style))
-    return GREY.sub(r"var(--grey-\1)", style)
+    colours.update(COLOUR.findall(style))
+    return recolour(style, lambda colour: f"var({_name(colour)})")
 
 
-def grey_rules(pictures: Iterable[Picture]) -> str:
-    """Return the style rules that give every grey of the pictures its shade, in light and in dark."""
-    greys = sorted({grey for picture in pictures for grey in picture.greys} | {"00"})
-    light = "".join(f"--grey-{grey}:#{grey * 3};" for grey in greys)
-    dark = "".join(f"--grey-{grey}:#{_in_the_dark(int(grey, 16)) * 3};" for grey in greys)
+def _name(colour: str) -> str:
+    """Name the variable that holds a colour: two digits say all about a grey."""
+    return f"--grey-{colour[1:3]}" if colour[1:] == 3 * colour[1:3] else f"--colour-{colour[1:]}"
+
+
+def colour_rules(pictures: Iterable[Picture]) -> str:
+    """Return the style rules that give every colour of the pictures its shade, in light and in dark."""
+    colours = sorted({colour for picture in pictures for colour in picture.colours} | {"#000000"})
+    light = "".join(f"{_name(colour)}:{colour};" for colour in colours)
+    dark = "".join(f"{_name(colour)}:{in_the_dark(colour)};" for colour in colours)
     return f":root{{{light}}}\n@media screen and (prefers-color-scheme: dark){{:root{{{dark}}}}}\n"
-
-
-def _in_the_dark(grey: int) -> str:
-    return f"{round(DARK_INK - (DARK_INK - DARK_PAPER) * grey / 255):02x}"
