@@ -83,15 +83,19 @@ def reproduce(
         list[str] | None,
         typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="A parameter of the notebooks."),
     ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but what failed.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print an object of JSON a line for every event.")] = False,
 ) -> int:
     """Run notebooks, keep the executed copies in runs/PROFILE, and say how each ended."""
+    from ident_utils.display import choose_display
     from ident_utils.notebooks import select_notebooks
-    from ident_utils.reporting import NotebookBars, print_summary
     from ident_utils.suite import reproduce as run
 
+    if quiet and as_json:
+        raise IdentError("give --quiet or --json, not both")
     parameters = dict(_parameter(text) for text in parameter or [])
     wanted = [path.stem for path in select_notebooks(notebook)]
-    with NotebookBars() as bars:
+    with choose_display(quiet=quiet, as_json=as_json) as display:
         interrupted = False
         try:
             run(
@@ -107,12 +111,13 @@ def reproduce(
                 fresh=fresh,
                 scheduler=scheduler,
                 workers=workers,
-                on_event=bars.show,
+                on_start=display.start,
+                on_event=display.show,
             )
         except KeyboardInterrupt:
             interrupted = True
-    print_summary(bars.finished, bars.seconds)
-    unfinished = [name for name in wanted if name not in {run.name for run in bars.finished if run.ok}]
+    display.summarise()
+    unfinished = [name for name in wanted if name not in {run.name for run in display.finished if run.ok}]
     if unfinished and len(unfinished) < len(wanted):
         print(f"ident: what is left can be run by naming it: {' '.join(unfinished)}", file=sys.stderr)
     if interrupted:
