@@ -136,6 +136,33 @@ def _parameter(text: str) -> tuple[str, object]:
         return name, value
 
 
+@app.command()
+def verify(
+    notebook: Annotated[
+        list[str] | None,
+        typer.Argument(help="Numbers or names; without any, results of all notebooks are drawn from."),
+    ] = None,
+    profile: Profile = None,
+    share: Annotated[float, typer.Option(help="Share of the saved results that is computed once more.")] = 0.05,
+    seed: Annotated[int | None, typer.Option(help="Seed of the draw; without it each draw is another.")] = None,
+    digits: Annotated[int, typer.Option(help="Significant digits that must agree.", min=1, max=6)] = 6,
+    jobs: Annotated[int | None, typer.Option("-j", "--jobs", help="Notebooks at a time.")] = None,
+) -> int:
+    """Compute saved numbers drawn at random once more, without the cache, and compare: 1 where they differ."""
+    from ident_utils.display import choose_display, print_compared, print_failures
+    from ident_utils.verify import draw, write_report
+    from ident_utils.verify import verify as run
+
+    drawn = draw(profile, notebooks=notebook, share=share, seed=seed)
+    print(drawn, flush=True)
+    with choose_display() as display:
+        found, runs = run(drawn, digits=digits, jobs=jobs, on_event=display.show)
+    print_failures(runs)
+    print_compared(found)
+    print(f"every number: {_shown(write_report(found, drawn.settings))}")
+    return 0 if all(each.agrees for each in found) and all(each.ok for each in runs) else 1
+
+
 @app.command("list")
 def list_all() -> None:
     """Show the notebooks, claims, models, texts and profiles."""

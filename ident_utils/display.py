@@ -15,8 +15,11 @@ from ident_utils.reporting import new_console, new_table
 
 if TYPE_CHECKING:
     from ident_utils.suite import Estimate, NotebookRun, Progress
+    from ident_utils.verify import Compared
 
 MESSAGE_LENGTH = 300  # characters of an error in the summary; the executed copy has all of it
+
+DIFFERENT_SHOWN = 20  # numbers that differ, beyond which the table in the folder of runs has them
 
 
 class Display:
@@ -231,3 +234,21 @@ def print_failures(runs: "list[NotebookRun]") -> None:
 def _shortened(message: str) -> str:
     line = " ".join(message.split())
     return line if len(line) <= MESSAGE_LENGTH else f"{line[:MESSAGE_LENGTH]} …"
+
+
+def print_compared(found: "list[Compared]") -> None:
+    """Print a line for each result that was computed once more, and the numbers that differ, the first of many."""
+    console, table = new_console(), new_table("result", ">compared", ">differ", ">largest difference")
+    for result in dict.fromkeys(each.result for each in found):
+        of_result = [each for each in found if each.result == result]
+        largest = max((abs(each.difference) for each in of_result if each.difference is not None), default=0.0)
+        differ = sum(not each.agrees for each in of_result)
+        table.add_row(result, f"{len(of_result):,}", f"[red]{differ:,}[/]" if differ else "0", f"{largest:.1g}")
+    console.print(table)
+    wrong = [each for each in found if not each.agrees]
+    for each in wrong[:DIFFERENT_SHOWN]:
+        by = "" if each.difference is None else f", {each.difference:+.2g}"
+        text = f"{each.result}, {each.where}: saved {each.saved}, now {each.recomputed}{by}"
+        console.print(f"[red]differs[/] {escape(text)}", soft_wrap=True)
+    if len(wrong) > DIFFERENT_SHOWN:
+        console.print(f"and {len(wrong) - DIFFERENT_SHOWN:,} more")

@@ -113,7 +113,7 @@ class Forecast:
         return time.perf_counter() - self._began
 
     def left(self, cell: int, stage: Stage | None) -> float | None:
-        """Return the seconds left when ``cell`` cells are done, and ``stage`` of the next; None while nothing says so."""
+        """Return the seconds left when so many cells are done, and ``stage`` of the next; None while unknown."""
         now = time.perf_counter()
         if cell != self._cell:
             self._cell, self._cell_began, self._stage = cell, now, ""

@@ -135,8 +135,8 @@ def kernel_manager_class(environment: Mapping[str, str], watch: KernelWatch) -> 
     """Make a kernel manager whose kernels run on ``sys.executable``, whatever ``python3`` is registered as.
 
     On many machines a kernel spec ``python3`` in the user's folder points to another interpreter, which has
-    other packages or none of ours. What the kernel process itself writes to stderr goes to ``watch.log``, what its loops
-    report to ``watch.reports``.
+    other packages or none of ours. What the kernel process itself writes to stderr goes to ``watch.log``, what
+    its loops report to ``watch.reports``.
     """
     environment = {**environment, PROGRESS: str(watch.reports)}
 
