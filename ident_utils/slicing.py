@@ -38,7 +38,8 @@ def slice_notebook(path: Path, names: Sequence[str]) -> dict:
 
     A statement is kept when it saves one of them, or assigns or changes a variable that a later one reads. A
     variable counts as changed by ``x[...] = ``, ``x.y = ``, ``x += `` and by a method called for its effect,
-    ``x.append(...)``. Raises IdentError for a result that the notebook does not save, or code that is no plain Python.
+    ``x.append(...)``. Raises IdentError for a result that the notebook does not save, and for code that is no plain
+    Python.
     """
     notebook = copy.deepcopy(read_raw(path))
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]

@@ -62,8 +62,8 @@ class Draw:
         """Say what was drawn, and what it was made with where that is another library."""
         numbers = sum(_count_numbers(self.saved[name]) for name in self.results)
         lines = [
-            f"{len(self.results)} of {self.total_results} results of {self.settings.folder.name}, with {numbers:,} of "
-            f"{self.total_numbers:,} numbers (seed {self.seed}): {', '.join(self.results)}",
+            f"{len(self.results)} of {self.total_results} results of {self.settings.folder.name}, with {numbers:,} "
+            f"of {self.total_numbers:,} numbers (seed {self.seed}): {', '.join(self.results)}",
             "computed anew from texts and weights, by the statements of the notebooks that they depend on; nothing "
             "kept from earlier runs is used",
             *_about_the_run(self.settings.folder, self.chosen),

@@ -154,7 +154,7 @@ def test_notebooks_run_side_by_side_and_share_the_processors(write, folders, mon
 
 
 def test_results_do_not_depend_on_how_many_notebooks_run_at_a_time(write, folders):
-    """Real measurements of a tiny model, kept nowhere, with the threads that each number of jobs leaves a notebook."""
+    """Measurements of a tiny model, kept nowhere, with the threads that each number of jobs leaves a notebook."""
     measure = """
 import pandas as pd
 from matplotlib.figure import Figure
