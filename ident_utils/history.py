@@ -85,7 +85,7 @@ class History:
         here = everything.setdefault(platform.node(), {})
         here[run.name] = {"last": asdict(this), "longest": asdict(longest)}
         try:
-            write_atomically(self.file, json.dumps(everything, indent=1, sort_keys=True) + "\n")
+            write_atomically(self.file, json.dumps(everything, sort_keys=True) + "\n")
         except IdentError:  # the notebook itself has ended well
             return
 

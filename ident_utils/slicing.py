@@ -105,7 +105,7 @@ def _written(statement: ast.stmt) -> Iterator[str]:
         match node:
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
                 yield name
-            case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
+            case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
                 yield _base(node)
             case ast.Expr(value=ast.Call(func=ast.Attribute() as method)):
                 yield _base(method)

@@ -17,7 +17,8 @@ from ident_utils.fetch import model_catalogue
 from ident_utils.history import Forecast, History, in_time, side_by_side
 from ident_utils.locate import locate_model
 from ident_utils.locking import only_run
-from ident_utils.memory import at_once, available_memory, check_memory, least_memory
+from ident_utils.memory import available_memory
+from ident_utils.needs import at_once, check_memory, least_memory
 from ident_utils.notebooks import check_parameters, select_notebooks
 from ident_utils.paths import runs_root
 from ident_utils.progress import Stage

@@ -8,7 +8,8 @@ import psutil
 import pytest
 from encoders import saved_encoder
 
-from ident_utils import memory, suite
+from ident_utils import memory, needs, suite
+from ident_utils.attribution.engine import fitting
 from ident_utils.errors import IdentError
 from ident_utils.settings import load_settings
 
@@ -28,28 +29,36 @@ def test_a_containers_limit_counts(tmp_path):
 def test_weights_are_counted_by_their_shapes(tmp_path):
     encoder = saved_encoder(tmp_path)
     folder = str(next(tmp_path.rglob("config.json")).parent)
-    assert memory.count_weights(folder) >= sum(p.numel() for p in encoder.model.parameters())
-    assert memory.count_weights(folder) < 2 * sum(p.numel() for p in encoder.model.parameters())
-    assert memory.count_weights("minilm-l6") == pytest.approx(22.7e6, rel=0.02)
+    assert needs.count_weights(folder) >= sum(p.numel() for p in encoder.model.parameters())
+    assert needs.count_weights(folder) < 2 * sum(p.numel() for p in encoder.model.parameters())
+    assert needs.count_weights("minilm-l6") == pytest.approx(22.7e6, rel=0.02)
 
 
 def test_float64_costs_more_and_a_notebook_without_a_model_nothing(write):
     settings = load_settings("base")
     plain = write("01_plain", "encoder = load_encoder(settings.model)")
     double = write("02_double", "encoder = load_encoder(settings.model, dtype=torch.float64)")
-    assert memory.least_memory(plain, settings) == pytest.approx(0.5 * GB + 4 * 109e6, rel=0.02)
-    assert memory.least_memory(double, settings) == pytest.approx(0.5 * GB + 12 * 109e6, rel=0.02)
-    assert memory.least_memory(write("03_none", "print('one')"), settings) == 0
+    assert needs.least_memory(plain, settings) == pytest.approx(0.5 * GB + 4 * 109e6, rel=0.02)
+    assert needs.least_memory(double, settings) == pytest.approx(0.5 * GB + 12 * 109e6, rel=0.02)
+    assert needs.least_memory(write("03_none", "print('one')"), settings) == 0
 
 
 def test_what_does_not_fit_is_refused_in_one_sentence():
-    needs = {"01_one": 2 * GB, "02_two": 3 * GB, "03_three": 1 * GB}
-    memory.check_memory(needs, 3, 6 * GB)
+    wanted = {"01_one": 2 * GB, "02_two": 3 * GB, "03_three": 1 * GB}
+    needs.check_memory(wanted, 3, 6 * GB)
     with pytest.raises(IdentError, match=r"02_two needs at least 3.0 GB of memory and 2.5 GB are free"):
-        memory.check_memory(needs, 1, int(2.5 * GB))
+        needs.check_memory(wanted, 1, int(2.5 * GB))
     with pytest.raises(IdentError, match=r"3 notebooks at a time need at least 6.0 GB .* 5.5 GB .*--jobs 2"):
-        memory.check_memory(needs, 3, int(5.5 * GB))
-    memory.check_memory({}, 1, 0)
+        needs.check_memory(wanted, 3, int(5.5 * GB))
+    needs.check_memory({}, 1, 0)
+
+
+def test_fewer_tangents_go_at_once_where_memory_is_short():
+    assert fitting(100, GB // 100, 2 * GB) == 100
+    with pytest.warns(UserWarning, match=r"0.50 GB of memory are free: 50 instead of 100 tangents go at once"):
+        assert fitting(100, GB // 100, GB // 2) == 50
+    with pytest.raises(IdentError, match=r"One tangent of this text takes 3.0 GB of memory and 2.0 GB are free"):
+        fitting(100, 3 * GB, 2 * GB)
 
 
 def huge_model(folder: Path) -> Path:

@@ -13,7 +13,7 @@ from ident_utils.attribution.engine import (
     source_state,
     span_function,
     squared_norm,
-    tangents_per_chunk,
+    tangents_at_once,
     unit_tangents,
 )
 from ident_utils.models import Encoder, Encoding
@@ -83,7 +83,7 @@ def _accumulate(
     sums = [
         torch.zeros(span.targets(encoder.n_heads), n, n, dtype=torch.float64, device=state.device) for _ in powers
     ]
-    for part in track(tangents.split(chunk or tangents_per_chunk(encoder, n)), label):
+    for part in track(tangents.split(chunk or tangents_at_once(encoder, n)), label):
         squares = push(run, state, part, squared_norm, bf16=bf16).permute(1, 2, 0).double()
         for total, power in zip(sums, powers, strict=True):
             total.index_add_(2, part.tokens.to(state.device), squares.pow(power))
@@ -98,7 +98,7 @@ def spectral_squares(encoder: Encoder, encoding: Encoding, span: Span, *, chunk:
 def block_squares(encoder: Encoder, encoding: Encoding, span: Span, *, chunk: int | None = None) -> dict[str, Tensor]:
     """Compute the squared size of every block by every definition at once: [T, n_out, n_in] each."""
     state, run = source_state(encoder, encoding, span), span_function(encoder, encoding, span)
-    (n, d), size = state.shape[1:], chunk or tangents_per_chunk(encoder, state.shape[1])
+    (n, d), size = state.shape[1:], chunk or tangents_at_once(encoder, state.shape[1])
     columns: list[dict[str, Tensor]] = []
     for token in track(range(n), "input tokens"):
         tangents = Tangents(torch.full((d,), token), torch.eye(d))
@@ -125,7 +125,7 @@ def sum_gradient_squares(
     """
     state = source_state(encoder, encoding, span).clone().requires_grad_()
     n = state.shape[1]
-    size = chunk or tangents_per_chunk(encoder, n)
+    size = chunk or tangents_at_once(encoder, n)
     with torch.enable_grad():
         targets = [t for target in span_function(encoder, encoding, span)(state) for t in target]
     squares = torch.zeros(len(targets), n, n, dtype=torch.float64, device=state.device)
