@@ -205,8 +205,8 @@ def fitting(wanted: int, each: int, free: int) -> int:
     most = free // each
     if not most:
         raise IdentError(
-            f"One tangent of this text takes {each / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free; end other "
-            "programs, or cut the text."
+            f"One tangent of this text takes {each / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free; end "
+            "other programs, or cut the text."
         )
     if most < wanted:
         warnings.warn(
