@@ -157,7 +157,7 @@ def verify(
     print(drawn, flush=True)
     with choose_display() as display:
         found, runs = run(drawn, digits=digits, jobs=jobs, on_event=display.show)
-    print_failures(runs)
+    print_failures(runs, copies=False)
     print_compared(found)
     print(f"every number: {_shown(write_report(found, drawn.settings))}")
     return 0 if all(each.agrees for each in found) and all(each.ok for each in runs) else 1

@@ -220,15 +220,16 @@ def print_summary(runs: "list[NotebookRun]", seconds: float) -> None:
     new_console().print(table)
 
 
-def print_failures(runs: "list[NotebookRun]") -> None:
-    """Print cell and error of failed notebooks."""
+def print_failures(runs: "list[NotebookRun]", *, copies: bool = True) -> None:
+    """Print cell and error of failed notebooks, and where their executed copies are."""
     console = new_console()
     for run in sorted(runs, key=lambda run: run.name):
         if not run.ok:
             where = f"cell In [{run.cell}]" if run.cell else "before any cell"
             text = f"{run.name}, {where}: {run.error}: {_shortened(run.message or '')}"
             console.print(f"[red]failed[/] {escape(text)}", soft_wrap=True)
-            console.print(f"       the copy shows it: {escape(str(run.path))}", soft_wrap=True)
+            if copies:
+                console.print(f"       the copy shows it: {escape(str(run.path))}", soft_wrap=True)
 
 
 def _shortened(message: str) -> str:

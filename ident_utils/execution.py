@@ -46,6 +46,7 @@ def run_notebook(
 
     def at_cell(cell: nbformat.NotebookNode, cell_index: int) -> None:
         nonlocal index
+        watch.read_reports()  # those of the cell before
         index = cell_index
         cells.begin(index)
         on_event(Progress(name, index, total))
@@ -96,7 +97,7 @@ def run_notebook(
         peak_memory_mb=watch.peak_memory_mb,
         cell_seconds=cells.seconds,
     )
-    on_event(Progress(name, total, total, run=run))
+    on_event(Progress(name, total if run.ok else index or 0, total, run=run))
     return run
 
 

@@ -50,13 +50,14 @@ def kernel_environment(profile: str, threads: int) -> dict[str, str]:
 class KernelWatch:
     """Follow one kernel process: its peak memory and its loops while it lives, its exit code and last words after.
 
-    It is killed when ``interrupted`` is set. ``on_stage`` is called, in a thread of the watch, with what a loop in
-    the kernel reports.
+    It is killed when ``interrupted`` is set. ``on_stage`` is called, in whatever thread reads it first, with what a
+    loop in the kernel reports.
     """
 
     def __init__(self, folder: Path, interrupted: threading.Event, on_stage: Callable[[Stage], None]) -> None:
         self.log = folder / "kernel.log"
         self.reports = folder / "progress.jsonl"
+        self._reader, self._reading = StageReader(self.reports), threading.Lock()
         self.interrupted = interrupted
         self.on_stage = on_stage
         self.peak_bytes = 0
@@ -77,10 +78,9 @@ class KernelWatch:
 
     def _sample(self, pid: int) -> None:
         try:
-            kernel, reports = psutil.Process(pid), StageReader(self.reports)
+            kernel = psutil.Process(pid)
             while True:
-                if (stage := reports.latest()) is not None:
-                    self.on_stage(stage)
+                self.read_reports()
                 self.peak_bytes = max(self.peak_bytes, _resident_bytes(kernel))
                 if self.interrupted.is_set():
                     kernel.kill()
@@ -90,11 +90,18 @@ class KernelWatch:
         except psutil.Error:
             return
 
+    def read_reports(self) -> None:
+        """Pass on what a loop has reported since the last time."""
+        with self._reading:
+            if (stage := self._reader.latest()) is not None:
+                self.on_stage(stage)
+
     def finish(self) -> None:
         """Stop sampling and end the process if an interrupted start left it running."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
+        self.read_reports()
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()

@@ -31,6 +31,7 @@ __all__ = ["Estimate", "NotebookRun", "Progress", "publish", "reproduce"]
 
 CELL_TIMEOUT = 3600  # seconds
 TRUNCATE = "IDENT_TRUNCATE"  # see ident_utils.models
+OTHERS = "; the others have not run here"
 SCHEDULER = "IDENT_SCHEDULER"  # see ident_utils.cluster
 
 
@@ -72,10 +73,9 @@ class Estimate:
 
     def __str__(self) -> str:
         """Print the estimate in one line."""
-        all_known = len(self.known) == self.total
         count = f"{self.total} notebook{'s' if self.total > 1 else ''}"
-        which = f"for {count}" if all_known else f"for {len(self.known)} of {count}; the others have not run here"
-        return f"about {in_time(self.seconds)} {which}, by earlier runs on this machine"
+        which, rest = (count, "") if len(self.known) == self.total else (f"{len(self.known)} of {count}", OTHERS)
+        return f"about {in_time(self.seconds)} for {which}, by earlier runs on this machine{rest}"
 
 
 def reproduce(

@@ -112,7 +112,9 @@ def test_the_second_run_knows_how_long_the_first_took(write, folders):
     assert estimate.known == ("01_slow",) and estimate.total == 2, "a run that failed was taken for a whole one"
     assert 2 < estimate.seconds == pytest.approx(first[0].seconds, rel=0.3)
     assert events[0].seconds_left == pytest.approx(estimate.seconds, rel=0.1)
-    assert "for 1 of 2 notebooks; the others have not run here" in str(estimate)
+    assert str(estimate).endswith(
+        "for 1 of 2 notebooks, by earlier runs on this machine; the others have not run here"
+    )
 
 
 def test_the_longest_run_is_kept_beside_the_last(folders, tmp_path):
@@ -168,6 +170,7 @@ def test_json_is_an_object_a_line_and_a_summary(write, folders):
     ended = {event["notebook"]: event for event in events if event["event"] == "ended"}
     assert ended["01_loop"]["ok"] and ended["01_loop"]["done"] == 3
     assert (ended["02_bad"]["error"], ended["02_bad"]["failed_cell"]) == ("ZeroDivisionError", 2)
+    assert ended["02_bad"]["done"] == 2 and not ended["02_bad"]["ok"]
 
 
 def test_quiet_and_json_together_are_refused(folders):
