@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ident_utils.suite import NotebookRun
 
 TRUSTED = 5.0  # seconds of finished cells, from which on they say how fast this run is against the earlier one
+MOST = 10.0  # times faster or slower that the rest is expected to be, since cells differ in what they find kept
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ class Forecast:
     def _from_earlier(self, cell: int, stage: Stage | None, now: float, earlier: Sequence[float]) -> float:
         before = sum(earlier[:cell])
         pace = (self._cell_began - self._began) / before if before > TRUSTED else 1.0
+        pace = min(max(pace, 1 / MOST), MOST)
         of_cell = max(0.0, pace * sum(earlier[cell : cell + 1]) - (now - self._cell_began))
         of_stage = seconds_for_the_rest(now - self._stage_began, stage.share) if stage else None
         return pace * sum(earlier[cell + 1 :]) + max(of_cell, of_stage or 0.0)

@@ -76,10 +76,13 @@ def test_half_a_report_is_left_for_later(tmp_path):
 
 
 def test_an_earlier_run_says_how_long_is_left():
-    forecast = Forecast(Earlier((1.0, 80.0, 9.0)), total=3)
-    assert forecast.left(0, None) == pytest.approx(90, abs=0.5)
-    assert forecast.left(1, None) == pytest.approx(89, abs=0.5)
-    assert forecast.left(2, None) == pytest.approx(9, abs=0.5)
+    forecast = Forecast(Earlier((1.0, 2.0, 80.0, 9.0)), total=4)
+    assert forecast.left(0, None) == pytest.approx(92, abs=0.5)
+    assert forecast.left(1, None) == pytest.approx(91, abs=0.5)
+    assert forecast.left(2, None) == pytest.approx(89, abs=0.5)
+    assert forecast.left(3, None) == pytest.approx(0.9, abs=0.2), (
+        "what was kept says nothing of the rest, but a tenth"
+    )
     assert Forecast(Earlier((1.0, 2.0)), total=3).left(0, None) is None, "a notebook with other cells was trusted"
 
 
