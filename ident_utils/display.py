@@ -99,9 +99,10 @@ class Bars(Lines):
 
     def show(self, progress: "Progress") -> None:
         """Take in one event of a run."""
-        if progress.name not in self._tasks:
-            self._tasks[progress.name] = self._bars.add_task(progress.name, total=progress.total)
         run, at = progress.run, time.monotonic()
+        if progress.name not in self._tasks:
+            task = self._bars.add_task(progress.name, total=progress.total, progress=progress, at=at)
+            self._tasks[progress.name] = task
         # The bar of a failed notebook stays where it stopped.
         share = progress.stage.share if progress.stage else 0
         done = {"completed": progress.done + share} if run is None or run.ok else {}

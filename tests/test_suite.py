@@ -153,8 +153,9 @@ def test_notebooks_run_side_by_side_and_share_the_processors(write, folders, mon
     assert {event.name for event in events[:2]} == {"01_one", "02_two"}
 
 
-def test_results_do_not_depend_on_how_many_notebooks_run_at_a_time(write, folders):
+def test_results_do_not_depend_on_how_many_notebooks_run_at_a_time(write, folders, monkeypatch):
     """Measurements of a tiny model, kept nowhere, with the threads that each number of jobs leaves a notebook."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     measure = """
 import pandas as pd
 from matplotlib.figure import Figure
@@ -169,15 +170,15 @@ found = attribute(encoder, text, probes=4, seed={0}, truncate=20)
 drawn = pd.DataFrame({{"x": found.contributions.flatten().numpy()}})
 save_figure(settings, "0{0}_table", Figure(), drawn, alt="a")
 """
-    for number in (1, 2, 3):
+    for number in (1, 2):
         write(f"0{number}_table", measure.format(number))
     written = []
-    for jobs in (1, 2, 3):
+    for jobs in (1, 2):
         runs = suite.reproduce(profile="smoke", jobs=jobs)
-        assert [(run.name, run.ok) for run in runs] == [(f"0{n}_table", True) for n in (1, 2, 3)], runs
+        assert [(run.name, run.ok) for run in runs] == [("01_table", True), ("02_table", True)], runs
         written.append({path.name: path.read_bytes() for path in (folders / "figures" / "smoke").glob("*.csv")})
-    assert written[0] == written[1] == written[2] and len(written[0]) == 3
-    assert len(set(written[0].values())) == 3 and all(len(table) > 1000 for table in written[0].values())
+    assert written[0] == written[1] and len(set(written[0].values())) == 2
+    assert all(len(table) > 1000 for table in written[0].values())
 
 
 def test_who_uses_results_of_others_waits_for_them(write, folders):

@@ -3,6 +3,7 @@
 import ast
 import csv
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from ident_utils.errors import IdentError
 from ident_utils.notebooks import notebook_paths
 from ident_utils.paths import ROOT
 from ident_utils.slicing import results_of, slice_notebook
-from ident_utils.verify import Compared, agree, compare, draw, read_saved
+from ident_utils.suite import reproduce
+from ident_utils.verify import Compared, agree, compare, draw, read_saved, verify
 
 SETTINGS = "from ident_utils.settings import load_settings\nsettings = load_settings(profile, seed=seed)"
 SAVE = """
@@ -168,7 +170,7 @@ def reproduced(write, folders) -> Path:
     mark = f"with open({str(folders / 'mark')!r}, 'a') as file:\n    file.write('x')\n"
     first = mark + "x = [len(file.name)] + [i / 7 for i in range(5)]\n" + table("01_first", "x")
     write("01_one", SAVE, SETTINGS, first, table("01_second", "[2 / 3, 1e-16]"))
-    assert ident("reproduce", "--profile", "smoke", cwd=folders).returncode == 0
+    assert reproduce(profile="smoke")[0].ok
     return folders / "figures" / "smoke"
 
 
@@ -192,22 +194,27 @@ def test_a_tampered_number_is_found_and_named(reproduced, folders):
     assert result.returncode == 1, result.stdout + result.stderr
     assert "differs 01_second, row 1, x: saved 0.666669, now 0.666667, -2e-06" in result.stdout
     assert result.stdout.count("differs ") == 1
-    assert ident("verify", "--profile", "smoke", "--share", "1", "--digits", "4", cwd=folders).returncode == 0
+    found, _ = verify(draw("smoke", share=1), digits=4)
+    assert len(found) == 8 and all(each.agrees for each in found)
 
 
 def test_only_what_was_drawn_is_computed(reproduced, folders):
-    draws = {tuple(draw("smoke", share=0.5, seed=seed).results): seed for seed in range(20)}
-    result = ident("verify", "--profile", "smoke", "--share", "0.5", "--seed", str(draws["01_second",]), cwd=folders)
-    assert result.returncode == 0 and "1 of 2 results" in result.stdout
+    draws = {tuple(drawn.results): drawn for drawn in (draw("smoke", share=0.5, seed=seed) for seed in range(20))}
+    found, runs = verify(draws["01_second",])
+    assert [each.result for each in found] == ["01_second"] * 2 and all(each.agrees for each in found) and runs[0].ok
+    assert "IDENT_FIGURES" in os.environ and os.environ["IDENT_FIGURES"] == str(folders / "figures")
     assert (folders / "mark").read_text() == "x", "a table that was not drawn was computed"
 
 
 def test_a_notebook_that_fails_does_not_pass(reproduced, write, folders):
     write("01_one", SAVE, SETTINGS, "x = 1 / 0\n" + table("01_first", "x"), table("01_second", "[2 / 3, 1e-16]"))
-    result = ident("verify", "--profile", "smoke", "--share", "1", cwd=folders)
-    assert result.returncode == 1
-    assert "ZeroDivisionError" in result.stdout
-    assert "01_first, row 1, x: saved " in result.stdout and "now absent" in result.stdout
+    found, [run] = verify(draw("smoke", share=1))
+    assert (run.ok, run.error) == (False, "ZeroDivisionError")
+    assert (
+        len(found) == 8
+        and not any(each.agrees for each in found)
+        and {each.recomputed for each in found} == {"absent"}
+    )
 
 
 def test_results_without_their_notebook_are_not_passed_over(reproduced, folders):
