@@ -1,9 +1,11 @@
-"""How much memory there is."""
+"""How much memory there is, and what does not fit in it."""
 
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+from ident_utils.errors import IdentError
 
 GROUP = Path("/sys/fs/cgroup")  # limits of a container
 
@@ -15,3 +17,13 @@ def available_memory(group: Path = GROUP) -> int:
         limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
         free = min(free, max(0, limit - used))
     return free
+
+
+def check_room(needed: int, what: str, remedy: str, free: int | None = None) -> None:
+    """Compare the bytes that something takes with those that there are.
+
+    Raises IdentError, in one sentence that ends with the remedy, where they do not suffice.
+    """
+    free = available_memory() if free is None else free
+    if needed > free:
+        raise IdentError(f"{what} needs {needed / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free; {remedy}.")

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from encoders import saved_encoder
+from encoders import saved_encoder, tiny_encoder
 
 from ident_utils import memory, needs, suite
-from ident_utils.attribution.engine import fitting
+from ident_utils.attribution.engine import fitting, span_of
+from ident_utils.attribution.estimate import _check_blocks
 from ident_utils.errors import IdentError
 from ident_utils.settings import load_settings
 
@@ -56,8 +57,20 @@ def test_fewer_tangents_go_at_once_where_memory_is_short():
     assert fitting(100, GB // 100, 2 * GB) == 100
     with pytest.warns(UserWarning, match=r"0.50 GB of memory are free: 50 instead of 100 tangents go at once"):
         assert fitting(100, GB // 100, GB // 2) == 50
-    with pytest.raises(IdentError, match=r"One tangent of this text takes 3.0 GB of memory and 2.0 GB are free"):
+    with pytest.raises(
+        IdentError, match=r"One tangent of this text needs 3.0 GB of memory and 2.0 GB are free; cut the text"
+    ):
         fitting(100, 3 * GB, 2 * GB)
+
+
+def test_whole_blocks_that_no_machine_can_hold_are_refused():
+    encoder = tiny_encoder("bert", layers=1, width=16)
+    span = span_of(encoder)
+    _check_blocks(encoder, span, 12, 16)
+    with pytest.raises(
+        IdentError, match=r"whole Jacobian blocks of 10000000000 tokens needs .*; cut the text, or sample"
+    ):
+        _check_blocks(encoder, span, 10**10, 16)
 
 
 def huge_model(folder: Path) -> Path:

@@ -21,7 +21,7 @@ from torch.func import jvp, vmap
 from ident_utils.errors import IdentError
 from ident_utils.families import layers_of, output_projections
 from ident_utils.hooks import rewrite_input, substitute_output
-from ident_utils.memory import available_memory
+from ident_utils.memory import available_memory, check_room
 from ident_utils.models import Encoder, Encoding
 
 CHUNK_BYTES = 384 * 2**20  # memory that one chunk of tangents may take, whatever the length of the text
@@ -202,12 +202,8 @@ def tangents_at_once(encoder: Encoder, n: int) -> int:
 
 def fitting(wanted: int, each: int, free: int) -> int:
     """Return how many of the ``wanted`` tangents of ``each`` so many bytes fit in the free ones; see above."""
+    check_room(each, "One tangent of this text", "cut the text", free)
     most = free // each
-    if not most:
-        raise IdentError(
-            f"One tangent of this text takes {each / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free; end "
-            "other programs, or cut the text."
-        )
     if most < wanted:
         warnings.warn(
             f"{free / 1e9:.2f} GB of memory are free: {most} instead of {wanted} tangents go at once.", stacklevel=2

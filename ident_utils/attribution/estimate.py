@@ -16,6 +16,7 @@ from ident_utils.attribution.engine import (
     tangents_at_once,
     unit_tangents,
 )
+from ident_utils.memory import check_room
 from ident_utils.models import Encoder, Encoding
 from ident_utils.progress import track
 from ident_utils.threads import one_thread
@@ -98,6 +99,7 @@ def spectral_squares(encoder: Encoder, encoding: Encoding, span: Span, *, chunk:
 def block_squares(encoder: Encoder, encoding: Encoding, span: Span, *, chunk: int | None = None) -> dict[str, Tensor]:
     """Compute the squared size of every block by every definition at once: [T, n_out, n_in] each."""
     state, run = source_state(encoder, encoding, span), span_function(encoder, encoding, span)
+    _check_blocks(encoder, span, *state.shape[1:])
     (n, d), size = state.shape[1:], chunk or tangents_at_once(encoder, state.shape[1])
     columns: list[dict[str, Tensor]] = []
     for token in track(range(n), "input tokens"):
@@ -113,6 +115,13 @@ def block_squares(encoder: Encoder, encoding: Encoding, span: Span, *, chunk: in
             }
         )
     return {method: torch.stack([column[method] for column in columns], dim=-1) for method in columns[0]}
+
+
+def _check_blocks(encoder: Encoder, span: Span, n: int, d: int) -> None:
+    """Refuse whole blocks of one input token, [T, n_out, w, d] in float64 and once more, that memory cannot hold."""
+    if encoder.model.device.type == "cpu":
+        needed = 2 * 8 * span.targets(encoder.n_heads) * n * encoder.width * d
+        check_room(needed, f"Computing whole Jacobian blocks of {n} tokens", "cut the text, or sample")
 
 
 def sum_gradient_squares(
