@@ -13,10 +13,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from ident_utils.errors import IdentError
+from ident_utils.history import in_time
 from ident_utils.notebooks import select_notebooks
 from ident_utils.paths import runs_root
 from ident_utils.results import write_atomically
-from ident_utils.settings import Settings, load_settings
+from ident_utils.settings import Settings, describe, load_settings
 from ident_utils.slicing import results_of, slice_notebook
 from ident_utils.suite import NotebookRun, Progress, reproduce
 
@@ -66,7 +67,7 @@ class Draw:
             f"of {self.total_numbers:,} numbers (seed {self.seed}): {', '.join(self.results)}",
             "computed anew from texts and weights, by the statements of the notebooks that they depend on; nothing "
             "kept from earlier runs is used",
-            *_about_the_run(self.settings.folder, self.chosen),
+            *_about_the_run(self.settings, self.chosen),
         ]
         return "\n".join(lines)
 
@@ -202,16 +203,17 @@ def _count_numbers(entries: Mapping[str, str]) -> int:
     return sum(_number(text) is not None for text in entries.values())
 
 
-def _about_the_run(folder: Path, chosen: Iterable[Path]) -> Iterator[str]:
-    """Say how long the notebooks took as a whole, and which libraries are others here."""
-    from ident_utils.history import in_time
-
-    seconds, others = 0.0, {}
+def _about_the_run(settings: Settings, chosen: Iterable[Path]) -> Iterator[str]:
+    """Say how long the notebooks took as a whole, and which libraries and settings are others here."""
+    seconds, others, changed = 0.0, {}, {}
+    now = describe(settings)
     for path in chosen:
         try:
-            about = json.loads((folder / f"{path.stem}.json").read_text(encoding="utf-8"))
+            about = json.loads((settings.folder / f"{path.stem}.json").read_text(encoding="utf-8"))
             seconds += about["run"]["seconds"]
-            others |= {name: used for name, used in about["provenance"]["packages"].items() if version(name) != used}
+            origin = about["provenance"]
+            others |= {name: used for name, used in origin["packages"].items() if version(name) != used}
+            changed |= {name: was for name, was in origin["settings"].items() if now.get(name) != was}
         except (OSError, ValueError, KeyError, TypeError, ImportError):
             continue
     if seconds:
@@ -219,6 +221,9 @@ def _about_the_run(folder: Path, chosen: Iterable[Path]) -> Iterator[str]:
     if others:
         made = ", ".join(f"{name} {used} (here {version(name)})" for name, used in others.items())
         yield f"made with other libraries, so that last digits may differ: {made}"
+    if changed:
+        made = ", ".join(f"{name} {was} (now {now.get(name)})" for name, was in changed.items())
+        yield f"made with other settings, so that numbers will differ: {made}"
 
 
 def write_report(found: Sequence[Compared], settings: Settings) -> Path:

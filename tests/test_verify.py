@@ -152,6 +152,21 @@ def test_a_draw_is_a_share_repeats_with_its_seed_and_covers_everything(monkeypat
     assert "seed 3" in str(drawn) and all(name in str(drawn) for name in drawn.results)
 
 
+def test_what_was_made_with_other_settings_or_libraries_is_said(folders, monkeypatch):
+    monkeypatch.delenv("IDENT_NOTEBOOKS")
+    target = folders / "figures" / "base"
+    shutil.copytree(
+        ROOT / "figures" / "base", target, ignore=shutil.ignore_patterns("*.svg", "*.png", "replay", "dark")
+    )
+    file = target / "02_effective_attention.json"
+    content = json.loads(file.read_text())
+    content["provenance"]["settings"] |= {"attention_sequences": 99}
+    content["provenance"]["packages"] |= {"torch": "0.1"}
+    file.write_text(json.dumps(content))
+    said = str(draw("base", notebooks=["2"], share=1, seed=0))
+    assert "attention_sequences 99 (now " in said and "torch 0.1 (here " in said
+
+
 def test_a_senseless_share_and_missing_results_are_refused(folders, write):
     write("01_one", SAVE, SETTINGS, table("01_x", "[1]"))
     for share in (0, -1, 1.5, float("nan")):
