@@ -159,7 +159,7 @@ def side_by_side(seconds: Mapping[str, float], waits: Mapping[str, set[str]], jo
     """Return how long notebooks take, ``jobs`` at a time, when each waits for some of the others.
 
     >>> side_by_side({"a": 3, "b": 2, "c": 2}, {"c": {"b"}}, 2)
-    4
+    4.0
     """
     free, ends = [0.0] * jobs, {}
     for name, taken in seconds.items():
