@@ -41,7 +41,8 @@ def test_the_kernel_is_this_interpreter_and_knows_profile_and_folders(write, fol
         "01_where",
         "import os, sys\nfrom ident_utils import paths\nfrom ident_utils.paths import figures_root",
         "print(sys.executable)\nprint(os.environ['IDENT_PROFILE'])\nprint(os.getcwd())\nprint(figures_root())",
-        "print(paths.__file__)\nprint(profile, seed)\nballast = b'x' * 300_000_000",
+        "print(paths.__file__)\nprint(profile, seed)\nimport time\n"
+        "ballast = b'x' * 300_000_000\ntime.sleep(0.5)  # several samples of the memory",
     )
 
     events = []

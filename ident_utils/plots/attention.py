@@ -10,6 +10,7 @@ from ident_utils.plots.canvas import (
     COLOURS,
     colour_bar,
     draw_curves,
+    draw_grid,
     draw_map,
     finish,
     key_below,
@@ -152,11 +153,8 @@ def plot_by_head(maps: dict[str, np.ndarray], n: int, title: str) -> Figure:
     """Draw numbers between 0 and 1 for every layer and head, one map [L, H] a name."""
     figure, axes = new_figure(3.6, len(maps))
     for ax, (name, values) in zip(axes, maps.items(), strict=True):
-        image = ax.imshow(values, cmap="cividis", vmin=0, vmax=1, aspect="auto", origin="lower")
-        ax.set_xticks(range(values.shape[1]), range(1, values.shape[1] + 1))
-        ax.set_yticks(range(len(values)), range(1, len(values) + 1))
+        image = draw_grid(ax, values, "cividis", 1, upwards=True)
         ax.set(title=name, xlabel="head")
-        ax.grid(False)
     axes[0].set_ylabel("layer")
     colour_bar(figure, image, axes, " / ".join(maps))
     return finish(figure, title, f"n = {n} tokens; mean over passages")

@@ -14,6 +14,7 @@ from ident_utils.plots.canvas import (
     TOKEN,
     colour_bar,
     draw_curves,
+    draw_grid,
     draw_map,
     finish,
     key_below,
@@ -121,7 +122,7 @@ def plot_replacement(table: pd.DataFrame) -> Figure:
     words = {"textcoords": "offset points", "ha": "right", "fontsize": SMALL, "color": "0.3"}
     right.annotate("criterion:\nbelow 1e-10", (1e-10, 4.3), (-3, 0), **words)
     lengths = "; ".join(f"{m}: n = {', '.join(map(str, sorted(set(p['n']))))}" for m, p in table.groupby("model"))
-    title = "Every head of every layer given other attention: the output stays, to rounding"
+    title = "Every head of every layer replaced: the output stays, to rounding"
     return finish(figure, title, f"one mark for each length: {lengths}", key=left)
 
 
@@ -129,10 +130,7 @@ def plot_replacement(table: pd.DataFrame) -> Figure:
 def plot_moved_by_head(by_head: np.ndarray, tokens: Sequence[str]) -> Figure:
     """Draw how far the alternative of every layer and head lies from the model's attention: [L, H]."""
     figure, (ax,) = new_figure(3.8)
-    image = ax.imshow(by_head, cmap="cividis", vmin=0, aspect="auto", origin="lower")
-    ax.set_xticks(range(by_head.shape[1]), range(1, by_head.shape[1] + 1))
-    ax.set_yticks(range(len(by_head)), range(1, len(by_head) + 1))
+    image = draw_grid(ax, by_head, "cividis", upwards=True)
     ax.set(xlabel="head", ylabel="layer")
-    ax.grid(False)
     colour_bar(figure, image, [ax], "total variation (mean over rows)")
     return finish(figure, "The alternative moves some heads far and others hardly", f"n = {len(tokens)} tokens")

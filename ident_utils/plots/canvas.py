@@ -11,8 +11,10 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib import style
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
@@ -21,6 +23,7 @@ from matplotlib.textpath import text_to_path
 from matplotlib.transforms import Bbox, ScaledTranslation
 
 from ident_utils.replay import Replay, freeze, thaw
+from ident_utils.shades import ON_COLOUR
 
 STYLE = Path(__file__).parent.parent / "ident.mplstyle"
 COLUMN, PAGE = 4.6, 7.0  # inches
@@ -32,6 +35,7 @@ SIGNED = LinearSegmentedColormap.from_list("signed", ["#cf7f00", "#f4c983", "#fa
 TITLE, SMALL, TOKEN = 11, 8.5, 6  # points
 LINE = 1.25  # height of a line of type over its size
 EDGE = 0.06  # inches around a figure
+HINTED = 1.05  # how much wider type is in pixels than its outlines, at most
 
 
 def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
@@ -128,6 +132,7 @@ def finish(figure: Figure, title: str, note: str = "", *, key: Axes | None = Non
     top += _words(figure, title, 1 - top / height, TITLE, va="top", weight="bold")
     if key is not None:
         top += 0.04 + _key(figure, key, key_title, 1 - (top + 0.04) / height)
+    top += 0.04
     bottom = EDGE
     if note:
         bottom += 0.05 + _words(figure, note, bottom / height, SMALL, va="bottom", color="0.35")
@@ -139,7 +144,8 @@ def finish(figure: Figure, title: str, note: str = "", *, key: Axes | None = Non
 
 def _settle(figure: Figure) -> None:
     """Lay the panels out once and for all, at rounded places: the solver's last digits differ from run to run."""
-    figure.draw_without_rendering()
+    for _ in range(2):  # square panels shrink at the first, and leave room that the second deals out
+        figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for ax in figure.axes:
         ax.set_position(Bbox(ax.get_position(original=True).get_points().round(4)))
@@ -148,7 +154,7 @@ def _settle(figure: Figure) -> None:
 def _words(figure: Figure, text: str, y: float, size: float, **looks: object) -> float:
     """Write a text broken into the width of the figure and return its height in inches."""
     width = figure.get_figwidth()
-    lines = break_lines(text, 72 * (width - 2 * EDGE), size, str(looks.get("weight", "normal")))
+    lines = break_lines(text, 72 * (width - 2 * EDGE) / HINTED, size, str(looks.get("weight", "normal")))
     written = figure.text(EDGE / width, y, "\n".join(lines), size=size, linespacing=LINE, **looks)
     written.set_in_layout(False)
     return len(lines) * size * LINE / 72
@@ -217,6 +223,25 @@ def draw_map(ax: Axes, matrix: np.ndarray, tokens: Sequence[str], *, top: float,
     return image
 
 
-def colour_bar(figure: Figure, image: AxesImage, axes: Sequence[Axes], label: str, **options: object) -> None:
+def draw_grid(
+    ax: Axes, values: np.ndarray, cmap: str, top: float | None = None, *, upwards: bool = False, digits: bool = False
+) -> ScalarMappable:
+    """Draw a table of numbers from zero to ``top``, its rows and columns counted from 1, with its numbers if wanted.
+
+    Layers that grow ``upwards`` begin at the bottom. Numbers keep their ink on dark pages, as their cells do.
+    """
+    rows, columns = (range(1, size + 1) for size in values.shape)
+    scale = {"cmap": cmap, "vmin": 0, "vmax": top, "cbar": False}
+    written = {"annot": digits, "fmt": ".2f", "annot_kws": {"fontsize": SMALL}}
+    sns.heatmap(values, ax=ax, xticklabels=columns, yticklabels=rows, **scale, **written)
+    for i, text in enumerate(ax.texts):
+        text.set_gid(f"{ON_COLOUR}-{i}")
+    if upwards:
+        ax.invert_yaxis()
+    ax.tick_params(axis="y", rotation=0)
+    return ax.collections[0]
+
+
+def colour_bar(figure: Figure, image: ScalarMappable, axes: Sequence[Axes], label: str, **options: object) -> None:
     """Draw the scale of maps under them."""
     figure.colorbar(image, ax=axes, location="bottom", shrink=0.6, aspect=30, label=label, **options)

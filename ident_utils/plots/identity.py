@@ -3,8 +3,16 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ident_utils.plots.canvas import SMALL, draw_curves, finish, key_below, layer_axis, new_figure, reference, styled
-from ident_utils.shades import ON_COLOUR
+from ident_utils.plots.canvas import (
+    draw_curves,
+    draw_grid,
+    finish,
+    key_below,
+    layer_axis,
+    new_figure,
+    reference,
+    styled,
+)
 
 RATE = "share of tokens identified"
 
@@ -136,16 +144,10 @@ def plot_across_layers(table: pd.DataFrame) -> Figure:
     """Draw the rate of mappings trained on one layer (rows) and tested on another (columns)."""
     matrix = table.pivot(index="trained", columns="tested", values="value")
     figure, (ax,) = new_figure(4.2)
-    image = ax.imshow(matrix, vmin=0, vmax=1, cmap="viridis", aspect="equal")
-    for i, row in enumerate(matrix.to_numpy()):
-        for j, value in enumerate(row):
-            ink = "0.1" if value > 0.6 else "white"
-            where = {"ha": "center", "va": "center", "gid": f"{ON_COLOUR}-{i}-{j}"}
-            ax.text(j, i, f"{value:.2f}", fontsize=SMALL, color=ink, **where)
-    ax.set_xticks(range(len(matrix)), matrix.columns)
-    ax.set_yticks(range(len(matrix)), matrix.index)
+    image = draw_grid(ax, matrix.to_numpy(), "viridis", 1, digits=True)
+    ax.set_xticks(ax.get_xticks(), matrix.columns)
+    ax.set_yticks(ax.get_yticks(), matrix.index)
     ax.set(xlabel="tested on layer", ylabel="trained on layer")
-    ax.grid(False)
     figure.colorbar(image, label=RATE)
     forward = matrix.iloc[0, -1]
     own = matrix.iloc[-1, -1]
