@@ -83,15 +83,19 @@ def reproduce(
         list[str] | None,
         typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="A parameter of the notebooks."),
     ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but what failed.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print an object of JSON a line for every event.")] = False,
 ) -> int:
     """Run notebooks, keep the executed copies in runs/PROFILE, and say how each ended."""
+    from ident_utils.display import choose_display
     from ident_utils.notebooks import select_notebooks
-    from ident_utils.reporting import NotebookBars, print_summary
     from ident_utils.suite import reproduce as run
 
+    if quiet and as_json:
+        raise IdentError("give --quiet or --json, not both")
     parameters = dict(_parameter(text) for text in parameter or [])
     wanted = [path.stem for path in select_notebooks(notebook)]
-    with NotebookBars() as bars:
+    with choose_display(quiet=quiet, as_json=as_json) as display:
         interrupted = False
         try:
             run(
@@ -107,12 +111,13 @@ def reproduce(
                 fresh=fresh,
                 scheduler=scheduler,
                 workers=workers,
-                on_event=bars.show,
+                on_start=display.start,
+                on_event=display.show,
             )
         except KeyboardInterrupt:
             interrupted = True
-    print_summary(bars.finished, bars.seconds)
-    unfinished = [name for name in wanted if name not in {run.name for run in bars.finished if run.ok}]
+    display.summarise()
+    unfinished = [name for name in wanted if name not in {run.name for run in display.finished if run.ok}]
     if unfinished and len(unfinished) < len(wanted):
         print(f"ident: what is left can be run by naming it: {' '.join(unfinished)}", file=sys.stderr)
     if interrupted:
@@ -129,6 +134,33 @@ def _parameter(text: str) -> tuple[str, object]:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
+
+
+@app.command()
+def verify(
+    notebook: Annotated[
+        list[str] | None,
+        typer.Argument(help="Numbers or names; without any, results of all notebooks are drawn from."),
+    ] = None,
+    profile: Profile = None,
+    share: Annotated[float, typer.Option(help="Share of the saved results that is computed once more.")] = 0.05,
+    seed: Annotated[int | None, typer.Option(help="Seed of the draw; without it each draw is another.")] = None,
+    digits: Annotated[int, typer.Option(help="Significant digits that must agree.", min=1, max=6)] = 6,
+    jobs: Annotated[int | None, typer.Option("-j", "--jobs", help="Notebooks at a time.")] = None,
+) -> int:
+    """Compute saved numbers drawn at random once more, without the cache, and compare: 1 where they differ."""
+    from ident_utils.display import choose_display, print_compared, print_failures
+    from ident_utils.verify import draw, write_report
+    from ident_utils.verify import verify as run
+
+    drawn = draw(profile, notebooks=notebook, share=share, seed=seed)
+    print(drawn, flush=True)
+    with choose_display() as display:
+        found, runs = run(drawn, digits=digits, jobs=jobs, on_event=display.show)
+    print_failures(runs, copies=False)
+    print_compared(found)
+    print(f"every number: {_shown(write_report(found, drawn.settings))}")
+    return 0 if all(each.agrees for each in found) and all(each.ok for each in runs) else 1
 
 
 @app.command("list")

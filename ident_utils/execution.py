@@ -15,8 +15,10 @@ from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from papermill.exceptions import PapermillExecutionError, strip_color
 
 from ident_utils.errors import IdentError
+from ident_utils.history import Durations
 from ident_utils.kernels import KERNEL_NAME, KernelWatch, kernel_manager_class
 from ident_utils.notebooks import read_notebook
+from ident_utils.progress import Stage
 from ident_utils.suite import NotebookRun, Progress
 
 START_TIMEOUT = 120  # seconds for a kernel to answer; a cold disk and two busy cores need more than a few
@@ -40,16 +42,22 @@ def run_notebook(
     name, started = source.stem, time.perf_counter()
     total = len(read_notebook(source).cells) + bool(parameters)
     index = None  # of the cell that runs, among all cells
+    cells = Durations(total)
 
     def at_cell(cell: nbformat.NotebookNode, cell_index: int) -> None:
         nonlocal index
+        watch.read_reports()  # those of the cell before
         index = cell_index
-        on_event(Progress(name, cell_index, total))
+        cells.begin(index)
+        on_event(Progress(name, index, total))
+
+    def at_stage(stage: Stage) -> None:
+        on_event(Progress(name, index or 0, total, stage))
 
     on_event(Progress(name, 0, total))
     # The copy gets its final name only when the notebook has ended, so that no half of one ever bears it.
     with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as scratch:
-        copy, watch = Path(scratch) / source.name, KernelWatch(Path(scratch) / "kernel.log", stop)
+        copy, watch = Path(scratch) / source.name, KernelWatch(Path(scratch), stop, at_stage)
         failure = None
         try:
             papermill.execute_notebook(
@@ -70,6 +78,7 @@ def run_notebook(
             failure = error
         finally:
             watch.finish()
+            cells.end()
         if stop.is_set():
             raise KeyboardInterrupt
         found = _diagnosis(failure, copy, index, timeout, watch)
@@ -86,8 +95,9 @@ def run_notebook(
         message=message,
         seconds=time.perf_counter() - started,
         peak_memory_mb=watch.peak_memory_mb,
+        cell_seconds=cells.seconds,
     )
-    on_event(Progress(name, total, total, run))
+    on_event(Progress(name, total if run.ok else index or 0, total, run=run))
     return run
 
 

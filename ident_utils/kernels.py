@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -14,6 +14,7 @@ from jupyter_client.manager import AsyncKernelManager
 from traitlets import default
 
 from ident_utils import paths
+from ident_utils.progress import PROGRESS, Stage, StageReader
 
 KERNEL_NAME = "python3"
 SAMPLING_SECONDS = 0.1
@@ -47,14 +48,18 @@ def kernel_environment(profile: str, threads: int) -> dict[str, str]:
 
 
 class KernelWatch:
-    """Follow one kernel process: its peak memory while it lives, its exit code and last words after.
+    """Follow one kernel process: its peak memory and its loops while it lives, its exit code and last words after.
 
-    It is killed when ``interrupted`` is set.
+    It is killed when ``interrupted`` is set. ``on_stage`` is called, in whatever thread reads it first, with what a
+    loop in the kernel reports.
     """
 
-    def __init__(self, log: Path, interrupted: threading.Event) -> None:
-        self.log = log
+    def __init__(self, folder: Path, interrupted: threading.Event, on_stage: Callable[[Stage], None]) -> None:
+        self.log = folder / "kernel.log"
+        self.reports = folder / "progress.jsonl"
+        self._reader, self._reading = StageReader(self.reports), threading.Lock()
         self.interrupted = interrupted
+        self.on_stage = on_stage
         self.peak_bytes = 0
         self._process: subprocess.Popen | None = None
         self._stop = threading.Event()
@@ -75,6 +80,7 @@ class KernelWatch:
         try:
             kernel = psutil.Process(pid)
             while True:
+                self.read_reports()
                 self.peak_bytes = max(self.peak_bytes, _resident_bytes(kernel))
                 if self.interrupted.is_set():
                     kernel.kill()
@@ -84,11 +90,18 @@ class KernelWatch:
         except psutil.Error:
             return
 
+    def read_reports(self) -> None:
+        """Pass on what a loop has reported since the last time."""
+        with self._reading:
+            if (stage := self._reader.latest()) is not None:
+                self.on_stage(stage)
+
     def finish(self) -> None:
         """Stop sampling and end the process if an interrupted start left it running."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
+        self.read_reports()
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -129,8 +142,10 @@ def kernel_manager_class(environment: Mapping[str, str], watch: KernelWatch) -> 
     """Make a kernel manager whose kernels run on ``sys.executable``, whatever ``python3`` is registered as.
 
     On many machines a kernel spec ``python3`` in the user's folder points to another interpreter, which has
-    other packages or none of ours. What the kernel process itself writes to stderr goes to ``watch.log``.
+    other packages or none of ours. What the kernel process itself writes to stderr goes to ``watch.log``, what
+    its loops report to ``watch.reports``.
     """
+    environment = {**environment, PROGRESS: str(watch.reports)}
 
     class OwnInterpreter(AsyncKernelManager):
         shutdown_wait_time = 2.0  # seconds that a busy kernel gets to leave by itself
@@ -141,7 +156,7 @@ def kernel_manager_class(environment: Mapping[str, str], watch: KernelWatch) -> 
 
         async def start_kernel(self, **options) -> None:
             with open(watch.log, "wb") as log:
-                await super().start_kernel(env=dict(environment), stderr=log, **options)
+                await super().start_kernel(env=environment, stderr=log, **options)
             watch.started(self.provisioner.process)
 
     return OwnInterpreter

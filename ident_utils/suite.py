@@ -5,28 +5,33 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ident_utils.cache import FRESH, remove_leftovers
 from ident_utils.corpora import corpus_catalogue, corpus_texts
 from ident_utils.errors import IdentError
 from ident_utils.fetch import model_catalogue
+from ident_utils.history import Forecast, History, in_time, side_by_side
 from ident_utils.locate import locate_model
 from ident_utils.locking import only_run
+from ident_utils.memory import available_memory
+from ident_utils.needs import at_once, check_memory, least_memory
 from ident_utils.notebooks import check_parameters, select_notebooks
 from ident_utils.paths import runs_root
+from ident_utils.progress import Stage
 from ident_utils.publishing import publish
-from ident_utils.scheduling import choose_jobs, run_side_by_side, threads_each
+from ident_utils.scheduling import choose_jobs, run_side_by_side, threads_each, waits_for
 from ident_utils.settings import Settings, load_settings
 from ident_utils.textfiles import in_words, read_text_file
 
-__all__ = ["NotebookRun", "Progress", "publish", "reproduce"]
+__all__ = ["Estimate", "NotebookRun", "Progress", "publish", "reproduce"]
 
 CELL_TIMEOUT = 3600  # seconds
 TRUNCATE = "IDENT_TRUNCATE"  # see ident_utils.models
+OTHERS = "; the others have not run here"
 SCHEDULER = "IDENT_SCHEDULER"  # see ident_utils.cluster
 
 
@@ -42,16 +47,35 @@ class NotebookRun:
     message: str | None
     seconds: float
     peak_memory_mb: float | None  # resident memory of the kernel with its children, 10^6 bytes
+    cell_seconds: tuple[float, ...] = field(default=(), repr=False)  # of all cells, those of text too
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Tell how far a notebook is: before its first cell, before each cell, and with ``run`` at its end."""
+    """Tell how far a notebook is: before each cell, within a long loop of one, and with ``run`` at its end."""
 
     name: str
     done: int  # cells
     total: int  # cells
+    stage: Stage | None = None  # the loop that runs in this cell
     run: NotebookRun | None = None
+    seconds: float = 0.0  # since the notebook began
+    seconds_left: float | None = None  # None while nothing is known
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Say before notebooks run how long they will take, as far as they have run here before."""
+
+    seconds: float
+    known: tuple[str, ...]  # names of the notebooks that have run here
+    total: int  # notebooks
+
+    def __str__(self) -> str:
+        """Print the estimate in one line."""
+        count = f"{self.total} notebook{'s' if self.total > 1 else ''}"
+        which, rest = (count, "") if len(self.known) == self.total else (f"{len(self.known)} of {count}", OTHERS)
+        return f"about {in_time(self.seconds)} for {which}, by earlier runs on this machine{rest}"
 
 
 def reproduce(
@@ -68,6 +92,7 @@ def reproduce(
     fresh: bool = False,
     scheduler: str | None = None,
     workers: int | None = None,
+    on_start: Callable[[Estimate], None] | None = None,
     on_event: Callable[[Progress], None] | None = None,
 ) -> list[NotebookRun]:
     """Execute notebooks and return one NotebookRun each in the order of their numbers, failed ones included.
@@ -78,12 +103,14 @@ def reproduce(
     Every cell may take ``timeout`` seconds. ``jobs`` notebooks run side by side, with an equal share of
     the processors each; None means as many as processors and memory allow. ``fresh`` measures anew what the cache
     holds. Work on single texts goes to the Dask cluster whose ``scheduler`` has this address, or to one of so many
-    ``workers`` processes on this machine. ``on_event`` is called in the caller's thread. Executed copies, of
+    ``workers`` processes on this machine. ``on_start`` is called before anything runs where some notebook has run
+    here before, ``on_event`` whenever there is something to tell, both in the caller's thread. Executed copies, of
     failed notebooks too, go to ``runs_root()/PROFILE``, and to a folder of their own where model, corpus or seed are
     changed.
 
     Raises IdentError before anything runs where a notebook, profile, model or corpus is unknown, a notebook
-    does not declare a parameter that is given, a folder cannot be written, or another run writes the same results.
+    does not declare a parameter that is given, a folder cannot be written, memory does not suffice, or another run
+    writes the same results.
     """
     if timeout is not None and timeout <= 0:
         raise IdentError(f"the timeout must be a positive number of seconds, not {timeout}")
@@ -100,7 +127,9 @@ def reproduce(
     _check_lengths(settings, truncate)
     folder = _writable(runs_root() / settings.folder.name)
     limit = math.ceil(timeout or CELL_TIMEOUT)
-    jobs = choose_jobs(1 if jobs is None and workers else jobs, len(chosen))  # the workers take the other processors
+    asked, jobs = jobs, choose_jobs(1 if jobs is None and workers else jobs, len(chosen))  # workers take the others
+    jobs = _jobs_in_memory(jobs, bool(asked), {path.stem: least_memory(path, settings) for path in chosen})
+    history = History(runs_root() / f"{settings.folder.name}.seconds.json")
     from ident_utils.execution import quiet, run_notebook  # here: it takes seconds to import, a refusal should not
     from ident_utils.kernels import kernel_environment
 
@@ -114,7 +143,42 @@ def reproduce(
     with quiet(), only_run(settings.folder), _cluster(scheduler, workers) as address:
         environment |= {SCHEDULER: address} if address else {}
         remove_leftovers(folder, settings.folder)
-        return run_side_by_side(chosen, jobs, run, on_event or _ignore)
+        estimate = estimated([path.stem for path in chosen], jobs, history, fresh)
+        if estimate.known and on_start:
+            on_start(estimate)
+        return run_side_by_side(chosen, jobs, run, _with_times(on_event or _ignore, history, fresh))
+
+
+def _jobs_in_memory(jobs: int, asked: bool, needs: Mapping[str, int]) -> int:
+    """Return how many notebooks may run at a time; IdentError where memory has no room for what was asked."""
+    available = available_memory()
+    if not asked:
+        jobs = max(1, min(jobs, at_once(needs.values(), available)))
+    check_memory(needs, jobs, available)
+    return jobs
+
+
+def estimated(names: Sequence[str], jobs: int, history: History, fresh: bool) -> Estimate:
+    """Estimate how long notebooks take, from their last run or, with ``fresh``, from their longest."""
+    earlier = {name: history.earlier(name, longest=fresh) for name in names}
+    seconds = {name: run.seconds for name, run in earlier.items() if run is not None}
+    return Estimate(side_by_side(seconds, waits_for(names), jobs), tuple(seconds), len(names))
+
+
+def _with_times(on_event: Callable[[Progress], None], history: History, fresh: bool) -> Callable[[Progress], None]:
+    """Add to events how long a notebook has run and will run, and keep what it took when it ends."""
+    forecasts: dict[str, Forecast] = {}
+
+    def told(event: Progress) -> None:
+        if event.name not in forecasts:
+            forecasts[event.name] = Forecast(history.earlier(event.name, longest=fresh), event.total)
+        forecast = forecasts[event.name]
+        if event.run is not None:
+            history.add(event.run)
+        left = 0.0 if event.run else forecast.left(event.done, event.stage)
+        on_event(replace(event, seconds=forecast.seconds, seconds_left=left))
+
+    return told
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one thread for a while: for decompositions so small that threads would only wait for each other."""
+    """Compute on one thread for a while, where threads would only wait for each other or change the rounding."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

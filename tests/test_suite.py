@@ -12,43 +12,13 @@ import nbformat
 import psutil
 import pytest
 from command import ident
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from conftest import PARAMETERS
 
 from ident_utils import scheduling, suite
 from ident_utils.errors import IdentError
 from ident_utils.locking import only_run
 from ident_utils.notebooks import declared_parameters, select_notebooks
 from ident_utils.paths import ROOT
-
-PARAMETERS = "profile = None\nmodel = None\ncorpus = None\nseed = 0"
-
-
-@pytest.fixture
-def folders(tmp_path, monkeypatch):
-    """Point the suite at empty folders of its own; braces in the name because papermill formats paths."""
-    home = tmp_path / "some {place}"
-    for name in ("notebooks", "runs", "figures"):
-        (home / name).mkdir(parents=True)
-        monkeypatch.setenv(f"IDENT_{name.upper()}", str(home / name))
-    monkeypatch.delenv("IDENT_PROFILE", raising=False)
-    return home
-
-
-@pytest.fixture
-def write(folders):
-    """Return a function that writes a notebook from sources of code cells, after title and parameters."""
-
-    def write_notebook(name: str, *sources: str, parameters: tuple[str, ...] = (PARAMETERS,)) -> Path:
-        cells = [new_markdown_cell(f"# The title of {name}", id="title")]
-        tagged = {"tags": ["parameters"]}
-        cells += [new_code_cell(p, metadata=dict(tagged), id=f"parameters-{i}") for i, p in enumerate(parameters)]
-        cells += [new_code_cell(source, id=f"code-{i}") for i, source in enumerate(sources)]
-        metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-        path = folders / "notebooks" / f"{name}.ipynb"
-        nbformat.write(new_notebook(cells=cells, metadata=metadata), path)
-        return path
-
-    return write_notebook
 
 
 def printed(path: Path) -> list[str]:
@@ -182,6 +152,34 @@ def test_notebooks_run_side_by_side_and_share_the_processors(write, folders, mon
     share = str(scheduling.threads_each(2))
     assert printed(runs[0].path) == printed(runs[1].path) == [share]
     assert {event.name for event in events[:2]} == {"01_one", "02_two"}
+
+
+def test_results_do_not_depend_on_how_many_notebooks_run_at_a_time(write, folders, monkeypatch):
+    """Measurements of a tiny model, kept nowhere, with the threads that each number of jobs leaves a notebook."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    measure = """
+import pandas as pd
+from matplotlib.figure import Figure
+from ident_utils.attribution import attribute
+from ident_utils.results import save_figure
+from ident_utils.settings import load_settings
+from ident_utils.tiny import WORDS, tiny_encoder
+settings = load_settings(profile, seed=seed)
+encoder = tiny_encoder("bert", {0})
+text = " ".join(word for word in WORDS if word.isalpha())
+found = attribute(encoder, text, probes=4, seed={0}, truncate=20)
+drawn = pd.DataFrame({{"x": found.contributions.flatten().numpy()}})
+save_figure(settings, "0{0}_table", Figure(), drawn, alt="a")
+"""
+    for number in (1, 2):
+        write(f"0{number}_table", measure.format(number))
+    written = []
+    for jobs in (1, 2):
+        runs = suite.reproduce(profile="smoke", jobs=jobs)
+        assert [(run.name, run.ok) for run in runs] == [("01_table", True), ("02_table", True)], runs
+        written.append({path.name: path.read_bytes() for path in (folders / "figures" / "smoke").glob("*.csv")})
+    assert written[0] == written[1] and len(set(written[0].values())) == 2
+    assert all(len(table) > 1000 for table in written[0].values())
 
 
 def test_who_uses_results_of_others_waits_for_them(write, folders):

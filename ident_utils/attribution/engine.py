@@ -8,6 +8,7 @@ layer; reverse mode would need a pass for each output token and layer.
 A *target* is what the contribution is to: a hidden state after a layer, or one head's output. T counts targets.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from torch.func import jvp, vmap
 from ident_utils.errors import IdentError
 from ident_utils.families import layers_of, output_projections
 from ident_utils.hooks import rewrite_input, substitute_output
+from ident_utils.memory import available_memory, check_room
 from ident_utils.models import Encoder, Encoding
 
 CHUNK_BYTES = 384 * 2**20  # memory that one chunk of tangents may take, whatever the length of the text
@@ -178,8 +180,35 @@ def push(run: Run, state: Tensor, tangents: Tangents, read: Reading, *, bf16: bo
 
 def tangents_per_chunk(encoder: Encoder, n: int) -> int:
     """Return how many tangents of an n-token text fit in CHUNK_BYTES, at least one."""
+    return max(1, CHUNK_BYTES // tangent_bytes(encoder, n))
+
+
+def tangent_bytes(encoder: Encoder, n: int) -> int:
+    """Return the bytes that one tangent of an n-token text takes on its way."""
     numbers = n * (encoder.width * (encoder.n_layers + 8) + 3 * inner_width(encoder) + 3 * encoder.n_heads * n)
-    return max(1, CHUNK_BYTES // (numbers * encoder.dtype.itemsize))
+    return numbers * encoder.dtype.itemsize
+
+
+def tangents_at_once(encoder: Encoder, n: int) -> int:
+    """Return how many tangents are pushed at once: as many as CHUNK_BYTES and the free memory hold.
+
+    Warns where memory is what limits it. Raises IdentError where it holds not even one.
+    """
+    wanted = tangents_per_chunk(encoder, n)
+    if encoder.model.device.type != "cpu":
+        return wanted
+    return fitting(wanted, tangent_bytes(encoder, n), available_memory())
+
+
+def fitting(wanted: int, each: int, free: int) -> int:
+    """Return how many of the ``wanted`` tangents of ``each`` so many bytes fit in the free ones; see above."""
+    check_room(each, "One tangent of this text", "cut the text", free)
+    most = free // each
+    if most < wanted:
+        warnings.warn(
+            f"{free / 1e9:.2f} GB of memory are free: {most} instead of {wanted} tangents go at once.", stacklevel=2
+        )
+    return min(wanted, most)
 
 
 def inner_width(encoder: Encoder) -> int:

@@ -13,9 +13,10 @@ from ident_utils.attribution.engine import (
     source_state,
     span_function,
     squared_norm,
-    tangents_per_chunk,
+    tangents_at_once,
     unit_tangents,
 )
+from ident_utils.memory import check_room
 from ident_utils.models import Encoder, Encoding
 from ident_utils.progress import track
 from ident_utils.threads import one_thread
@@ -83,7 +84,7 @@ def _accumulate(
     sums = [
         torch.zeros(span.targets(encoder.n_heads), n, n, dtype=torch.float64, device=state.device) for _ in powers
     ]
-    for part in track(tangents.split(chunk or tangents_per_chunk(encoder, n)), label):
+    for part in track(tangents.split(chunk or tangents_at_once(encoder, n)), label):
         squares = push(run, state, part, squared_norm, bf16=bf16).permute(1, 2, 0).double()
         for total, power in zip(sums, powers, strict=True):
             total.index_add_(2, part.tokens.to(state.device), squares.pow(power))
@@ -98,7 +99,8 @@ def spectral_squares(encoder: Encoder, encoding: Encoding, span: Span, *, chunk:
 def block_squares(encoder: Encoder, encoding: Encoding, span: Span, *, chunk: int | None = None) -> dict[str, Tensor]:
     """Compute the squared size of every block by every definition at once: [T, n_out, n_in] each."""
     state, run = source_state(encoder, encoding, span), span_function(encoder, encoding, span)
-    (n, d), size = state.shape[1:], chunk or tangents_per_chunk(encoder, state.shape[1])
+    _check_blocks(encoder, span, *state.shape[1:])
+    (n, d), size = state.shape[1:], chunk or tangents_at_once(encoder, state.shape[1])
     columns: list[dict[str, Tensor]] = []
     for token in track(range(n), "input tokens"):
         tangents = Tangents(torch.full((d,), token), torch.eye(d))
@@ -115,6 +117,13 @@ def block_squares(encoder: Encoder, encoding: Encoding, span: Span, *, chunk: in
     return {method: torch.stack([column[method] for column in columns], dim=-1) for method in columns[0]}
 
 
+def _check_blocks(encoder: Encoder, span: Span, n: int, d: int) -> None:
+    """Refuse whole blocks of one input token, [T, n_out, w, d] in float64 and once more, that memory cannot hold."""
+    if encoder.model.device.type == "cpu":
+        needed = 2 * 8 * span.targets(encoder.n_heads) * n * encoder.width * d
+        check_room(needed, f"Computing whole Jacobian blocks of {n} tokens", "cut the text, or sample")
+
+
 def sum_gradient_squares(
     encoder: Encoder, encoding: Encoding, span: Span, outputs: tuple[int, ...], *, chunk: int | None = None
 ) -> Squares:
@@ -125,7 +134,7 @@ def sum_gradient_squares(
     """
     state = source_state(encoder, encoding, span).clone().requires_grad_()
     n = state.shape[1]
-    size = chunk or tangents_per_chunk(encoder, n)
+    size = chunk or tangents_at_once(encoder, n)
     with torch.enable_grad():
         targets = [t for target in span_function(encoder, encoding, span)(state) for t in target]
     squares = torch.zeros(len(targets), n, n, dtype=torch.float64, device=state.device)

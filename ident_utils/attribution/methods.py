@@ -74,7 +74,7 @@ def attribute(
     layer l. ``layers`` (from 1, by default all after the source) and ``outputs`` (places of tokens, by default all)
     choose what it is to. ``precision`` of the tangents: float32, bfloat16, or decided by measuring (``auto``).
     ``device`` moves a copy of the model there. ``chunk`` is the number of tangents pushed at once, by default as
-    many as CHUNK_BYTES holds; it changes the result by rounding only.
+    many as CHUNK_BYTES and the free memory hold; it changes the result by rounding only.
 
     Raises ValueError for a request that makes no sense, IdentError for a text or model that does not fit.
     """

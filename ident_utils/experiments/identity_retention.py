@@ -30,7 +30,7 @@ def fit_mappings(
 ) -> Fits:
     """Fit every mapping (kind, loss) on every layer; validation texts choose strengths and epochs."""
     fits = {}
-    for layer in track(layers or split.layers, "layers"):
+    for layer in track(layers or split.layers, "fitting layers"):
         for kind, loss in mappings:
             mapping = fit_layer(split, layer, kind, loss, seed)
             fits[mapping.name, layer] = mapping

@@ -10,12 +10,14 @@ from ident_utils.identity import Candidates, by_sequence, hits
 from ident_utils.remembering import remembered
 from ident_utils.states import Split
 from ident_utils.stats import bootstrap_mean
+from ident_utils.threads import one_thread
 
 LEARNERS = (("ridge", "l2"), ("linear", "cosine"), ("mlp", "cosine"))
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1)  # of the training sequences
 
 
 @remembered
+@one_thread()  # fits on few sequences turn on rounding, which must not depend on the number of threads
 def learning_curves(fits: Fits, split: Split, layer: int, resamples: int, *, seed: int = 0) -> pd.DataFrame:
     """Fit mappings on growing parts of the training sequences, tested on the same test sequences.
 

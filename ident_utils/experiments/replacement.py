@@ -19,6 +19,7 @@ from ident_utils.families import position_bias
 from ident_utils.models import Encoder, Text, in_precision
 from ident_utils.remembering import remembered
 from ident_utils.settings import Settings
+from ident_utils.threads import one_thread
 from ident_utils.trace import Trace, hidden_states, hidden_with_attention
 
 
@@ -43,14 +44,15 @@ def _bias_for(encoder: Encoder, trace: Trace) -> Tensor | None:
 
 
 @remembered
+@one_thread()
 def compare_replacements(encoder: Encoder, text: Text, other_text: Text, n: int) -> tuple[pd.DataFrame, dict]:
     """Compare a model with its own and with other attention: what changes in the last hidden states?
 
     Columns: n, how, total_variation (mean over rows), top_changed (share of rows with another most attended token),
     head_output and final_hidden (largest change of a row over the largest row). The ways (``how``): other attention
     put in place in float64 and in float32, or made by new W_Q and W_K; the control; and the new weights on another
-    text. New weights are left out where a family cannot hold them. Returns also the matrices of the head that changed
-    most.
+    text. There rounding in the weights shows in the fifth digit, so one thread computes, however many there are. New
+    weights are left out where a family cannot hold them. Returns also the matrices of the head that changed most.
     """
     trace, other, control, slopes = replace_everywhere(encoder, text, n)
     rounded = _change_in_float32(encoder, text, other, n)  # its copy of the model goes before the next one comes
