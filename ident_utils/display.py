@@ -229,7 +229,7 @@ def print_failures(runs: "list[NotebookRun]", *, copies: bool = True) -> None:
             where = f"cell In [{run.cell}]" if run.cell else "before any cell"
             text = f"{run.name}, {where}: {run.error}: {_shortened(run.message or '')}"
             console.print(f"[red]failed[/] {escape(text)}", soft_wrap=True)
-            if copies:
+            if copies and run.path.exists():
                 console.print(f"       the copy shows it: {escape(str(run.path))}", soft_wrap=True)
 
 

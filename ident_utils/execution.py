@@ -83,7 +83,7 @@ def run_notebook(
             raise KeyboardInterrupt
         found = _diagnosis(failure, copy, index, timeout, watch)
         final = folder / source.name
-        if copy.exists():
+        if _is_whole(copy):
             copy.replace(final)
     cell, error_name, message = found or (None, None, None)
     run = NotebookRun(
@@ -99,6 +99,14 @@ def run_notebook(
     )
     on_event(Progress(name, total if run.ok else index or 0, total, run=run))
     return run
+
+
+def _is_whole(copy: Path) -> bool:
+    """Say whether a copy can be read: a full disk leaves half of one."""
+    try:
+        return bool(read_notebook(copy).cells)
+    except IdentError:
+        return False
 
 
 def _diagnosis(

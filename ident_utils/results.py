@@ -74,7 +74,9 @@ def render(figure: Figure, name: str) -> dict[str, bytes]:
     import matplotlib as mpl
 
     files = {}
-    with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+    ours = {"svg.hashsalt": name, "svg.fonttype": "none"}
+    ours |= {"font.sans-serif": mpl.rcParamsDefault["font.sans-serif"]}  # a user's choice may lack on this machine
+    with mpl.rc_context(ours):
         for suffix, metadata in ((".svg", {"Date": None, "Creator": None}), (".png", {"Software": None})):
             buffer = BytesIO()
             figure.savefig(buffer, format=suffix[1:], dpi=130, metadata=metadata)
