@@ -12,8 +12,15 @@ def ident(
     *arguments: str, cwd: Path | None = None, timeout: float = 60, **variables: str
 ) -> subprocess.CompletedProcess:
     """Run ``ident`` in a process of its own, in any folder, with some environment variables set."""
+    return python("-m", "ident_utils.cli", *arguments, cwd=cwd, timeout=timeout, **variables)
+
+
+def python(
+    *arguments: str, cwd: Path | None = None, timeout: float = 120, **variables: str
+) -> subprocess.CompletedProcess:
+    """Run this interpreter, which then finds the package, in any folder, with some environment variables set."""
     return subprocess.run(
-        [sys.executable, "-m", "ident_utils.cli", *arguments],
+        [sys.executable, *arguments],
         cwd=cwd,
         env=os.environ | {"PYTHONPATH": str(ROOT)} | variables,
         capture_output=True,

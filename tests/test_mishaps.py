@@ -1,8 +1,6 @@
 """What goes wrong on real machines: edits during a run, no fonts, one core, clocks that jump, folders and disks."""
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
-from command import ident
+from command import ident, python
 from matplotlib.figure import Figure
 
 from ident_utils import suite
@@ -56,7 +54,8 @@ def test_a_font_that_is_missing_changes_no_figure(monkeypatch):
         assert render(plot_across_layers(table), "x") == usual
 
 
-def test_one_core_runs_one_notebook_at_a_time_on_one_thread(write, folders):
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system binds no process to a core")
+def test_one_core_runs_one_notebook_at_a_time_on_one_thread(write, folders, monkeypatch):
     write("01_one", "import os\nprint(os.environ['OMP_NUM_THREADS'], len(os.sched_getaffinity(0)))")
     write("02_two", "print('two')")
     code = (
@@ -65,14 +64,8 @@ def test_one_core_runs_one_notebook_at_a_time_on_one_thread(write, folders):
         "print(scheduling.choose_jobs(None, 9), scheduling.threads_each(1))\n"
         "print([run.ok for run in suite.reproduce(profile='smoke')])"
     )
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    result = python("-c", code)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == ["1 1", "[True, True]"]
     assert printed(folders / "runs" / "smoke" / "01_one.ipynb") == "1 1\n"
@@ -94,14 +87,7 @@ def test_on_a_full_disk_finished_work_stays_and_a_sentence_says_why(write, folde
     """A limit on the size of files stands in for the disk: the small copy is written, the large one is not."""
     write("01_small", "print('one')")
     write("02_large", "print('x' * 3_000_000)")
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    result = subprocess.run(
-        [sys.executable, "-c", FULL_DISK.format(limit=1_000_000)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    result = python("-c", FULL_DISK.format(limit=1_000_000))
     runs = folders / "runs" / "smoke"
     assert result.returncode == 1, result.stdout + result.stderr
     assert "Traceback" not in result.stdout + result.stderr
@@ -125,16 +111,8 @@ def test_papermill_itself_runs_a_notebook_from_any_folder(where, tmp_path):
     """Paths come from where the package lies, not from the working directory."""
     source = ROOT / "notebooks" / "09_verdicts.ipynb"
     cwd = ROOT if where == "root" else ROOT / "notebooks"
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "IDENT_PROFILE": "base"}
-    command = [sys.executable, "-m", "papermill", str(source.relative_to(cwd)), str(tmp_path / "out.ipynb")]
-    result = subprocess.run(
-        [*command, "--kernel", "python3", "--no-progress-bar"],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = ["-m", "papermill", str(source.relative_to(cwd)), str(tmp_path / "out.ipynb")]
+    result = python(*command, "--kernel", "python3", "--no-progress-bar", cwd=cwd, IDENT_PROFILE="base")
     assert result.returncode == 0, result.stderr[-2000:]
     assert "claims judged: 9 of 9" in printed(tmp_path / "out.ipynb")
 
@@ -143,17 +121,9 @@ def test_papermill_itself_runs_a_notebook_from_any_folder(where, tmp_path):
 def test_nbval_itself_checks_a_notebook_from_any_folder_and_has_a_limit_of_time(where, tmp_path):
     cwd = ROOT if where == "root" else ROOT / "notebooks"
     source = (ROOT / "notebooks" / "09_verdicts.ipynb").relative_to(cwd)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "IDENT_PROFILE": "base"}
     options = ["--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=100"]
     options += ["--nbval-sanitize-with", str(ROOT / "tests" / "nbval.cfg"), "-p", "no:cacheprovider"]
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", str(source), "-q", *options],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    result = python("-m", "pytest", str(source), "-q", *options, cwd=cwd, IDENT_PROFILE="base")
     assert result.returncode == 0, result.stdout[-2000:]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert "--nbval-cell-timeout=" in makefile
