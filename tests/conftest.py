@@ -5,11 +5,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from books import PARAMETERS
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from ident_utils import cache
-
-PARAMETERS = "profile = None\nmodel = None\ncorpus = None\nseed = 0"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,13 +2,12 @@
 
 import os
 import time
-from pathlib import Path
 
 import matplotlib as mpl
-import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+from books import printed
 from command import ident, python
 from matplotlib.figure import Figure
 
@@ -29,18 +28,13 @@ main()
 """
 
 
-def printed(path: Path) -> str:
-    outputs = [output for cell in nbformat.read(path, as_version=4).cells for output in cell.get("outputs", [])]
-    return "".join(output.text for output in outputs if output.output_type == "stream")
-
-
 def test_a_notebook_that_is_edited_during_its_run_ends_as_it_began_and_is_not_published(write, folders):
     edit = "import pathlib\npath = pathlib.Path('01_edited.ipynb')\n"
     edit += "path.write_text(path.read_text().replace('before', 'after'))"
     source = write("01_edited", edit, "print('before')")
     [run] = suite.reproduce(profile="base")
     assert run.ok
-    assert printed(run.path) == "before\n"
+    assert printed(run.path) == ["before"]
     assert "print('after')" in source.read_text()
     with pytest.raises(IdentError, match="other code"):
         suite.publish()
@@ -68,7 +62,7 @@ def test_one_core_runs_one_notebook_at_a_time_on_one_thread(write, folders, monk
     result = python("-c", code)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == ["1 1", "[True, True]"]
-    assert printed(folders / "runs" / "smoke" / "01_one.ipynb") == "1 1\n"
+    assert printed(folders / "runs" / "smoke" / "01_one.ipynb") == ["1 1"]
 
 
 @pytest.mark.parametrize("jump", [-3e7, 3e7], ids=["a year back", "a year on"])
@@ -93,7 +87,7 @@ def test_on_a_full_disk_finished_work_stays_and_a_sentence_says_why(write, folde
     assert "Traceback" not in result.stdout + result.stderr
     assert "02_large" in result.stdout
     assert "File too large" in result.stdout, "the sentence names the reason"
-    assert printed(runs / "01_small.ipynb") == "one\n"
+    assert printed(runs / "01_small.ipynb") == ["one"]
     assert sorted(os.listdir(runs)) == ["01_small.ipynb"], "no half of the other is left"
 
 

@@ -11,21 +11,14 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
+from books import PARAMETERS, printed
 from command import ident
-from conftest import PARAMETERS
 
 from ident_utils import scheduling, suite
 from ident_utils.errors import IdentError
 from ident_utils.locking import only_run
 from ident_utils.notebooks import declared_parameters, select_notebooks
 from ident_utils.paths import ROOT
-
-
-def printed(path: Path) -> list[str]:
-    """Return what the code cells of an executed notebook printed, line by line."""
-    cells = nbformat.read(path, as_version=4).cells
-    outputs = [output for cell in cells for output in cell.get("outputs", [])]
-    return "".join(o.text for o in outputs if o.output_type == "stream").splitlines()
 
 
 def test_the_kernel_is_this_interpreter_and_knows_profile_and_folders(write, folders, monkeypatch):

@@ -1,7 +1,9 @@
 """Notebook 04: how far the architecture makes a state's norm a function of its direction, and where it does not."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -71,6 +73,13 @@ def collect_before_norm(encoder: Encoder, texts: Sequence[Text]) -> TokenStates:
     states = collect_states(encoder, texts)
     if encoder.family.layer_norm is None:
         return states
+    return replace(states, hidden=torch.from_numpy(states_before_norm(encoder, texts)))
+
+
+@remembered
+def states_before_norm(encoder: Encoder, texts: Sequence[Text]) -> np.ndarray:
+    """Return the states [L + 1, N, d] of :func:`collect_before_norm`, in float32."""
+    hidden = collect_states(encoder, texts).hidden.clone()
     before: dict[int, Tensor] = {}
 
     def keep(index: int, given: Tensor) -> Tensor:
@@ -83,9 +92,9 @@ def collect_before_norm(encoder: Encoder, texts: Sequence[Text]) -> TokenStates:
             encoder.run(encoder.encode(text))
             end = start + before[0].shape[1]
             for index, given in before.items():
-                states.hidden[index + 1, start:end] = given[0].float().cpu()
+                hidden[index + 1, start:end] = given[0].float().cpu()
             start = end
-    return states
+    return hidden.numpy()
 
 
 def split_before_norm(encoder: Encoder, texts: Sequence[Text], *, seed: int = 0) -> Split:
