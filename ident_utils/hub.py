@@ -116,9 +116,9 @@ def _instead(files: set[str]) -> str:
 
 def _remember(folder: Path, revision: str, commit: str) -> None:
     """Note in the cache which commit a branch or short name stands for, as the hub's own client does."""
-    ref = folder.parent.parent / "refs" / revision
-    ref.parent.mkdir(parents=True, exist_ok=True)
-    ref.write_text(commit)
+    from ident_utils.results import write_atomically  # here: it imports numpy
+
+    write_atomically(folder.parent.parent / "refs" / revision, commit)
 
 
 def within(seconds: float, ask: Callable[[], Any]) -> Any:

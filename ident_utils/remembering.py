@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import time
 from collections.abc import Callable
 from functools import cached_property, partial, update_wrapper
 
@@ -66,7 +67,8 @@ def _store() -> Callable:
     begun = float(os.environ.get(cache.FRESH, 0))
 
     def valid(about: dict) -> bool:
-        return about.get("time", 0) >= begun
+        # Where only what is new counts, a time to come is one that a clock has told which was set back since.
+        return not begun or begun <= about.get("time", 0) <= time.time()
 
     try:
         memory = joblib.Memory(cache_root() / cache.RESULTS, verbose=0)

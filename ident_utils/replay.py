@@ -6,6 +6,7 @@ again from its file is the same to the byte.
 
 import gzip
 import json
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +37,7 @@ def read_replay(data: bytes) -> tuple[Replay, str]:
     try:
         content = json.loads(gzip.decompress(data))
         return Replay(content["function"], content["inputs"]), content["alt"]
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError) as error:
         raise IdentError(f"This is no file of saved numbers ({error}); run the notebook again.") from error
 
 

@@ -98,6 +98,16 @@ def _slug(text: str) -> str:
 
 
 def describe(settings: Settings) -> dict[str, object]:
-    """Return the settings as plain values, for provenance."""
+    """Return the settings as plain values, for provenance; files and folders by their last name."""
     plain = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "folder"}
+    plain |= {name: without_folder(plain[name]) for name in ("model", "corpus", "long_corpus")}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+
+
+def without_folder(name: str) -> str:
+    """Return a name as it is and a path by its last part: the rest says only whose machine it was.
+
+    >>> without_folder("/home/ada/texts.txt"), without_folder("google/electra-small-discriminator")
+    ('texts.txt', 'google/electra-small-discriminator')
+    """
+    return Path(name).name if Path(name).is_absolute() or name.startswith((".", "~")) else name

@@ -279,7 +279,9 @@ def test_results_come_back_as_they_were(tmp_path):
 def test_other_files_and_objects_are_refused(tmp_path):
     (tmp_path / "text.npz").write_text("no archive")
     np.savez(tmp_path / "other.npz", kind="Something", weights=np.ones(2))
-    for name in ("text.npz", "other.npz", "missing.npz"):
+    whole = save_result(nullity(random_head(9, 3, seed=9)[1]), tmp_path / "whole.npz").read_bytes()
+    (tmp_path / "half.npz").write_bytes(whole[: len(whole) // 2])
+    for name in ("text.npz", "other.npz", "missing.npz", "half.npz"):
         with pytest.raises(IdentError, match=rf"{name} holds no saved result"):
             load_result(tmp_path / name)
     with pytest.raises(TypeError, match="dict is no result of this package"):

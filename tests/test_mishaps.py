@@ -136,3 +136,28 @@ def test_figures_saved_after_a_failed_one_are_whole(tmp_path, monkeypatch):
     save_figure(settings, "02_good", Figure(), table, alt="Nothing.")
     assert not list((tmp_path / "smoke").glob(".*.part"))
     assert {path.suffix for path in (tmp_path / "smoke").glob("02_good.*")} == {".csv", ".svg", ".png"}
+
+
+@pytest.mark.parametrize("command", [["verdict"], ["verdict", "--markdown"], ["report"]], ids=" ".join)
+def test_half_written_measurements_cost_one_sentence_that_names_them(folders, command):
+    half = folders / "figures" / "smoke" / "01_rank_bound.json"
+    half.parent.mkdir()
+    half.write_text('{"measurements": {"C1": {"va')
+    result = ident(*command, "--profile", "smoke", cwd=folders)
+    said = " ".join(result.stderr.split())
+    assert result.returncode == 2
+    assert "Traceback" not in said and "rerun notebook 01_rank_bound" in said
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [("import time; time.sleep(60)", "timed out"), ("import os; os._exit(3)", "Kernel died")],
+    ids=["hangs", "dies"],
+)
+def test_nbval_ends_with_a_kernel_that_hangs_or_dies(write, source, sentence):
+    path, began = write("01_bad", source), time.monotonic()
+    options = ["--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=2", "-p", "no:cacheprovider"]
+    result = python("-m", "pytest", str(path), "-q", *options, cwd=path.parent)
+    assert result.returncode == 1, result.stdout[-2000:]
+    assert sentence.lower() in result.stdout.lower(), result.stdout[-2000:]
+    assert time.monotonic() - began < 50

@@ -139,6 +139,36 @@ def test_fresh_measures_once_more_and_only_once(monkeypatch):
     assert len(CALLS) == 2
 
 
+@pytest.mark.parametrize("jump", [-3e7, 3e7], ids=["a year back", "a year on"])
+def test_a_clock_that_jumps_costs_time_but_no_result(monkeypatch, jump):
+    doubled(torch.ones(1))
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + jump)
+    monkeypatch.setenv(cache.FRESH, str(time.time()))
+    assert not doubled.is_kept(torch.ones(1)), "what was kept before counts for nothing, whatever its time says"
+    assert doubled(torch.ones(1)).tolist() == [2.0]
+    monkeypatch.setattr(time, "time", lambda: real() - jump)
+    assert doubled(torch.ones(1)).tolist() == [2.0]
+    monkeypatch.delenv(cache.FRESH)
+    assert doubled.is_kept(torch.ones(1)), "without the wish for new numbers, times do not matter"
+
+
+@pytest.mark.filterwarnings("ignore:Unable to cache to disk")
+def test_a_full_disk_costs_what_is_kept_but_no_result(monkeypatch):
+    """A limit on the size of files stands in for the disk."""
+    resource, signal = pytest.importorskip("resource"), pytest.importorskip("signal")
+    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    large = torch.arange(100_000.0)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+        assert torch.equal(doubled(large), large * 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert not kept_files() and not doubled.is_kept(large)
+    assert torch.equal(doubled(large), large * 2) and doubled.is_kept(large)
+
+
 def kept_files() -> list[Path]:
     return list(Path(cache.RESULTS).rglob("output.pkl"))
 

@@ -76,17 +76,22 @@ def test_saved_figure_is_drawn_again_to_the_byte(settings):
     assert alt == "Rates by layer."
 
 
+SPOILT = bytearray(gzip.compress(b'{"function": "plot_mappings"}' * 50, mtime=0))
+SPOILT[12:24] = b"\xff" * 12
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
         (b"", "cannot be read"),
         (gzip.compress(b'{"function": "plot_ma', mtime=0), "run the notebook again"),
+        (SPOILT, "run the notebook again"),
         (
             gzip.compress(b'{"function": "system", "alt": "", "inputs": []}', mtime=0),
             "'system', which the suite no longer",
         ),
     ],
-    ids=["empty", "half of one", "another function"],
+    ids=["empty", "half of one", "other bits in it", "another function"],
 )
 def test_other_files_are_refused_with_a_sentence(tmp_path, content, sentence):
     (file := tmp_path / "01_x.json.gz").write_bytes(content)

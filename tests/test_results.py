@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import subprocess
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -200,6 +201,28 @@ def test_provenance_says_what_was_measured_on_what(settings):
     other = json.loads(save(settings, {"C1": {}}, texts=["another text"], corpus="mine").read_text())["provenance"]
     assert other["text"]["sha256"] != content["text"]["sha256"]
     assert other["text"]["source"] == "given by the user"
+
+
+def test_provenance_names_files_of_a_user_but_not_where_they_lie(settings):
+    home = "/home/ada"
+    changed = replace(settings, model=f"{home}/my model", corpus=f"{home}/lines.txt", long_corpus="~/lines.txt")
+    encoder = tiny_encoder("bert")
+    encoder = replace(encoder, provenance=encoder.provenance | {"name": changed.model})
+    text = save(changed, {"C1": {"value": 1.0}}, encoder=encoder, corpus=changed.corpus).read_text()
+    content = json.loads(text)["provenance"]
+    assert content["model"]["name"] == content["settings"]["model"] == "my model"
+    assert content["text"]["corpus"] == content["settings"]["corpus"] == "lines.txt"
+    assert content["settings"]["long_corpus"] == "lines.txt"
+    assert home not in text and "~" not in text and str(Path.home()) + "/" not in text
+
+
+@pytest.mark.parametrize("jump", [-3e7, 3e7], ids=["a year back", "a year on"])
+def test_a_clock_that_jumps_changes_neither_start_nor_duration(monkeypatch, jump):
+    before, real = provenance.describe_run(), time.time
+    monkeypatch.setattr(time, "time", lambda: real() + jump)
+    after = provenance.describe_run()
+    assert after["started"] == before["started"] and after["started"].endswith("+00:00")
+    assert 0 <= after["seconds"] - before["seconds"] < 60
 
 
 def test_saved_twice_is_the_same_but_for_the_run(settings):

@@ -1,8 +1,10 @@
 """Results on disk: one .npz file with the names of the fields, read back as the same kind of object."""
 
+import zlib
 from dataclasses import fields, is_dataclass
 from io import BytesIO
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -48,7 +50,7 @@ def load_result(path: Path | str) -> Result:
     try:
         with np.load(Path(path), allow_pickle=False) as arrays:
             return _result(KINDS[str(arrays["kind"])], dict(arrays), "")
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+    except (OSError, BadZipFile, zlib.error, ValueError, KeyError, TypeError, EOFError) as error:
         raise IdentError(f"{path} holds no saved result ({error}); write one with save_result.") from error
 
 
