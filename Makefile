@@ -20,10 +20,11 @@ export OMP_WAIT_POLICY ?= PASSIVE
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce test test-browser lint notebooks bench lock clean
+.PHONY: help setup reproduce explore test test-browser lint notebooks bench lock clean
 
 help:
 	@echo "make reproduce [PROFILE=smoke|base|full|paper]  run all notebooks, write figures, print the verdicts"
+	@echo "make explore                              serve a page that looks at a sentence of yours"
 	@echo "make test                                 unit tests, then every notebook at profile smoke"
 	@echo "make test-browser                         the report and the explorer in a headless Chromium"
 	@echo "make lint                                 ruff check and format, notebooks too"
@@ -58,8 +59,12 @@ reproduce: $(STAMP)
 	@status=0; $(BIN)/ident reproduce --profile $(PROFILE) || status=$$?; \
 	$(BIN)/ident verdict --profile $(PROFILE) && $(BIN)/ident report --profile $(PROFILE) && exit $$status
 
+explore: $(STAMP)
+	@$(BIN)/ident fetch minilm-l6
+	@$(BIN)/ident explore
+
 # Tests run side by side, one a processor; all of a notebook's cells in one place, 09 after the others since it reads
-# what they wrote. Every part runs whatever the others say, so that one run shows all that is wrong.
+# what they wrote; 10 is a page, tried in a browser. Every part runs whatever the others say, so that one run shows all that is wrong.
 SIDE := --quiet --numprocesses=auto
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=600 --nbval-sanitize-with tests/nbval.cfg
 
@@ -68,7 +73,7 @@ test: $(STAMP)
 	@$(BIN)/ident fetch minilm-l6
 	@export IDENT_PROFILE=smoke; unit=0; books=0; last=0; \
 	env -u IDENT_PROFILE $(BIN)/python -m pytest tests $(SIDE) --dist=worksteal || unit=$$?; \
-	$(BIN)/python -m pytest $(filter-out notebooks/09%,$(wildcard notebooks/*.ipynb)) $(SIDE) --dist=loadfile $(NBVAL) \
+	$(BIN)/python -m pytest $(filter-out notebooks/09% notebooks/10%,$(wildcard notebooks/*.ipynb)) $(SIDE) --dist=loadfile $(NBVAL) \
 	  || books=$$?; \
 	$(BIN)/python -m pytest notebooks/09*.ipynb --quiet $(NBVAL) || last=$$?; \
 	test $$unit -eq 0 -a $$books -eq 0 -a $$last -eq 0

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 PARAMETERS_TAG = "parameters"
+EXPLORER = "10_explore"  # a page that answers to clicks; nothing in it can be reproduced, so it is none of the suite
 
 
 def notebook_folder() -> Path:
@@ -22,12 +23,12 @@ def notebook_folder() -> Path:
 
 
 def notebook_paths(folder: Path | None = None) -> list[Path]:
-    """List the notebooks of a folder in the order of their numbers.
+    """List the notebooks of a folder that are run, in the order of their numbers.
 
     Raises IdentError where the folder holds none.
     """
     folder = folder or notebook_folder()
-    found = sorted(path for path in folder.glob("[0-9]*.ipynb") if path.is_file())
+    found = sorted(path for path in folder.glob("[0-9]*.ipynb") if path.is_file() and path.stem != EXPLORER)
     if not found:
         raise IdentError(f"there is no numbered notebook in {folder}; check IDENT_NOTEBOOKS or the checkout")
     return found

@@ -4,7 +4,9 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +18,7 @@ EVERY = 0.5  # seconds between two reports of one loop
 
 Item = TypeVar("Item")
 _outermost = threading.Lock()  # held by the loop that reports; those within it keep silent
+_listener: ContextVar["Callable[[Stage], None] | None"] = ContextVar("listener", default=None)
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,31 @@ class Stage:
 def track(items: Sequence[Item], what: str) -> Iterable[Item]:
     """Iterate with a bar on a terminal, and silently everywhere else but for what the run is told.
 
-    Where IDENT_PROGRESS names a file, the outermost loop reports there.
+    Where IDENT_PROGRESS names a file, the outermost loop reports there; within :func:`listening`, every loop reports
+    to the listener instead.
     """
+    if (listener := _listener.get()) is not None:
+        return _heard(items, what, listener)
     bar = tqdm(items, desc=what, leave=False, disable=None, delay=2)
     file = os.environ.get(PROGRESS)
     return _reported(bar, len(items), what, Path(file)) if file else bar
+
+
+@contextmanager
+def listening(listener: Callable[[Stage], None]) -> Iterator[None]:
+    """Let loops of this thread report every step to ``listener``; what it raises ends the loop that reports."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def _heard(items: Sequence[Item], what: str, listener: Callable[[Stage], None]) -> Iterator[Item]:
+    for done, item in enumerate(items):
+        listener(Stage(what, done, len(items)))
+        yield item
+    listener(Stage(what, len(items), len(items)))
 
 
 def _reported(items: Iterable[Item], total: int, what: str, file: Path) -> Iterator[Item]:

@@ -4,7 +4,7 @@
 move, ``entropy`` and ``alternatives`` make other attention with the same output, and ``store`` keeps results.
 """
 
-from ident_utils.attention.alternatives import displaced_attention, second_attention, total_variation
+from ident_utils.attention.alternatives import displaced_attention, second_attention, total_variation, towards
 from ident_utils.attention.effective import EffectiveAttention, effective_attention, head_correlation
 from ident_utils.attention.entropy import Alternative, alternative_attention
 from ident_utils.attention.polytope import RowPolytope, WeightIntervals, row_intervals, weight_interval
@@ -32,6 +32,7 @@ __all__ = [
     "second_attention",
     "takes_attention",
     "total_variation",
+    "towards",
     "weight_interval",
     "write_attention",
 ]

@@ -28,12 +28,15 @@ def second_attention(attention: Tensor, values: Tensor, *, share: float = 0.95) 
         direction = np.zeros(len(row))
         direction[row.argmax()] = 1.0
         point, _, _ = polytope.extreme(row, direction)
-        rows.append(_towards(row, point, polytope.basis, share))
+        rows.append(towards(row, point, polytope.basis, share))
     return torch.from_numpy(np.stack(rows))
 
 
-def _towards(row: np.ndarray, point: np.ndarray, basis: np.ndarray, share: float) -> np.ndarray:
-    """Go ``share`` of the way from a row to a point with the same output, without the solver's rounding."""
+def towards(row: np.ndarray, point: np.ndarray, basis: np.ndarray, share: float) -> np.ndarray:
+    """Go ``share`` of the way from a row [n] to a point [n] with the same output, without the solver's rounding.
+
+    ``basis`` [n, k] is that of :class:`RowPolytope`. Weights stay positive, if need be by going less far.
+    """
     step = point - row
     step -= basis @ (basis.T @ step)
     room = np.min(row[step < 0] / -step[step < 0], initial=1 / share)
