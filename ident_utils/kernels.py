@@ -57,6 +57,7 @@ class KernelWatch:
     def __init__(self, folder: Path, interrupted: threading.Event, on_stage: Callable[[Stage], None]) -> None:
         self.log = folder / "kernel.log"
         self.reports = folder / "progress.jsonl"
+        self.connection = folder / "kernel.json"
         self._reader, self._reading = StageReader(self.reports), threading.Lock()
         self.interrupted = interrupted
         self.on_stage = on_stage
@@ -143,7 +144,8 @@ def kernel_manager_class(environment: Mapping[str, str], watch: KernelWatch) -> 
 
     On many machines a kernel spec ``python3`` in the user's folder points to another interpreter, which has
     other packages or none of ours. What the kernel process itself writes to stderr goes to ``watch.log``, what
-    its loops report to ``watch.reports``.
+    its loops report to ``watch.reports``; the keys to it lie beside them, so that nothing is left elsewhere when all
+    is killed.
     """
     environment = {**environment, PROGRESS: str(watch.reports)}
 
@@ -153,6 +155,10 @@ def kernel_manager_class(environment: Mapping[str, str], watch: KernelWatch) -> 
         @default("kernel_spec_manager")
         def _own_spec(self) -> KernelSpecManager:
             return _OwnSpec(parent=self)
+
+        @default("connection_file")
+        def _own_connection(self) -> str:
+            return str(watch.connection)
 
         async def start_kernel(self, **options) -> None:
             with open(watch.log, "wb") as log:

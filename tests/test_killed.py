@@ -67,6 +67,8 @@ def start(home: Path, place: str) -> subprocess.Popen:
     variables = {f"IDENT_{name.upper()}": str(home / place / name) for name in ("figures", "runs", "cache")}
     variables |= {"IDENT_NOTEBOOKS": str(home / "notebooks"), "TINY_MODEL": str(home / "model")}
     variables |= {"TINY_TEXTS": json.dumps(make_texts(40, 20)), "PYTHONPATH": str(ROOT)}
+    (home / place / "tmp").mkdir(parents=True, exist_ok=True)
+    variables["TMPDIR"] = str(home / place / "tmp")
     command = [sys.executable, "-m", "ident_utils.cli", "reproduce", "--profile", "smoke"]
     return subprocess.Popen(
         command, env=os.environ | variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -106,3 +108,4 @@ def test_a_killed_run_goes_on_with_the_same_numbers(home, undisturbed, number):
     assert measurements(home, place) == expected
     folder = home / place
     assert not [*folder.rglob("*.part"), *folder.rglob(".part-*"), *(folder / "cache").rglob(HALF_WRITTEN)]
+    assert not [*(folder / "tmp").rglob("*.json")], "a file with the keys to a kernel is left"
