@@ -60,12 +60,22 @@ def browser(tmp_path_factory) -> Iterator:
 @pytest.fixture
 def open_page(browser) -> Iterator[Callable[..., Watched]]:
     """Return a function that opens an address in a window of its own."""
+    yield from _opener(browser)
+
+
+@pytest.fixture(scope="module")
+def open_lasting_page(browser) -> Iterator[Callable[..., Watched]]:
+    """Return a function that opens an address in a window that several tests share."""
+    yield from _opener(browser)
+
+
+def _opener(browser) -> Iterator[Callable[..., Watched]]:
     contexts = []
 
     def opened(address: str, width: int = 1280, height: int = 900, scheme: str = "light") -> Watched:
         contexts.append(browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme))
         watched = Watched(contexts[-1].new_page())
-        watched.page.goto(address)
+        watched.page.goto(address, timeout=120_000)  # Voilà hands out a page when its kernel has run it
         return watched
 
     yield opened
