@@ -15,7 +15,13 @@ function watch({ model, el }) {
   dark.addEventListener("change", seen);
   window.addEventListener("resize", resized);
   seen();
-  const ready = setTimeout(() => model.send("ready"), 300); // the other parts of the page are drawn by then
+  const begun = Date.now();
+  const ready = setInterval(() => { // a figure that is not drawn yet would miss what it is told
+    const drawn = document.querySelectorAll(".js-plotly-plot .svg-container").length;
+    if (drawn < model.get("figures") && Date.now() - begun < PATIENCE) return;
+    clearInterval(ready);
+    setTimeout(() => model.send("ready"), 200);
+  }, 100);
 
   el.setAttribute("role", "alert");
   let answered = Date.now();
@@ -37,7 +43,7 @@ function watch({ model, el }) {
   }, EVERY);
   return () => {
     clearInterval(asking);
-    clearTimeout(ready);
+    clearInterval(ready);
     dark.removeEventListener("change", seen);
     window.removeEventListener("resize", resized);
     model.off("msg:custom", heard);

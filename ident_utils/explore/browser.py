@@ -11,15 +11,20 @@ TYPES = {".csv": "text/csv", ".npz": "application/octet-stream", ".svg": "image/
 
 
 class Watch(anywidget.AnyWidget):
-    """Know how wide and how dark the screen is, and let the page notice when this kernel no longer answers."""
+    """Know how wide and how dark the screen is, and let the page notice when this kernel no longer answers.
+
+    ``on_ready`` is called when a browser has drawn so many ``figures``.
+    """
 
     _esm = SCRIPT
     kind = traitlets.Unicode("watch").tag(sync=True)
     dark = traitlets.Bool(False).tag(sync=True)
     width = traitlets.Int(1200).tag(sync=True)
 
-    def __init__(self, on_ready: Callable[[], None]) -> None:
-        super().__init__()
+    figures = traitlets.Int().tag(sync=True)
+
+    def __init__(self, figures: int, on_ready: Callable[[], None]) -> None:
+        super().__init__(figures=figures)
         self._on_ready = on_ready
         self.on_msg(self._hear)
 

@@ -39,7 +39,7 @@ class Page:
         self._encoders: dict[str, Encoder] = {}
         self._work: threading.Thread | None = None
         self._cancelled = threading.Event()
-        self._pictures, self._watch = Pictures(), Watch(self._begin)
+        self._pictures, self._watch = Pictures(), Watch(2, self._begin)
         self._read: study.Read | None = None
         self._head: study.Head | None = None
         self._contributions: Attribution | None = None

@@ -13,12 +13,14 @@ from ident_utils.plots.attention import CUT
 from ident_utils.plots.canvas import COLOURS, SIGNED
 
 NARROW = 700  # pixels of a screen below which maps stand under one another
-LABELS = {False: 40, True: 20}  # labels of tokens that an axis has room for, on a wide and a narrow screen
+LABELS = {False: 30, True: 20}  # labels of tokens that an axis has room for, on a wide and a narrow screen
 INK = {False: "#1b1f24", True: "#e6e8ea"}
 LINE = {False: "#d8dbdf", True: "#343a41"}
 SCALE = [[i / 16, to_hex(SIGNED(i / 16))] for i in range(17)]
 MAPS = ("raw", "effective", "raw − effective: cannot matter")
 GAP = 0.04
+HOVER = "%{customdata[0]} → %{customdata[1]}: %{z:.3f}<extra></extra>"
+NAMED = 150  # tokens up to which every weight of a map knows their names, for what is shown under the pointer
 
 
 class Pictures:
@@ -61,12 +63,13 @@ class Pictures:
             if number <= len(MAPS):
                 figure.layout.annotations[number - 1].update(x=across[0], y=up[1])
         figure.update_layout(height=1900 if self._narrow else 820)
+        figure.layout.coloraxis.colorbar.y, figure.layout.legend.y = (1.02, -0.03) if self._narrow else (1.06, -0.1)
 
     def _label(self, tokens: Sequence[str]) -> None:
         """Write as many tokens on the axes as can be read."""
         self._tokens = tuple(tokens)
         every = -(-len(tokens) // LABELS[self._narrow]) if tokens else 1
-        one_row = -(-len(tokens) // (LABELS[self._narrow] if self._narrow else 2 * LABELS[False])) if tokens else 1
+        one_row = -(-len(tokens) // (LABELS[True] if self._narrow else 3 * LABELS[False])) if tokens else 1
         for step, figure, axes in (
             (every, self.attention, ("xaxis1", "xaxis2", "xaxis3", "yaxis1")),
             (one_row, self.attention, ("xaxis4",)),
@@ -87,7 +90,9 @@ class Pictures:
             self.attention.layout.coloraxis.update(cmin=-top, cmax=top)
             for trace, values in zip(self.attention.data[: len(MAPS)], maps, strict=True):
                 trace.z = None if values is None else values.float().numpy()
-                trace.customdata = None if values is None else _named(names)
+                named = values is not None and len(names) <= NAMED
+                trace.customdata = _named(names) if named else None
+                trace.hovertemplate = HOVER if named else "%{z:.3f}<extra></extra>"
             for number in range(1, 4):
                 limits = {"range": [-0.5, len(names) - 0.5]}
                 self.attention.layout[f"xaxis{number}"].update(limits)
@@ -154,10 +159,9 @@ def _base(**layout: object) -> go.Figure:
 
 def _attention_figure() -> go.Figure:
     figure = _base(margin={"l": 80, "r": 10, "t": 30, "b": 90}, showlegend=True, autosize=True)
-    hover = "%{customdata[0]} → %{customdata[1]}: %{z:.3f}<extra></extra>"
     for number, name in enumerate(MAPS, start=1):
         figure.add_heatmap(
-            coloraxis="coloraxis", xaxis=f"x{number}", yaxis=f"y{number}", hovertemplate=hover, name=name
+            coloraxis="coloraxis", xaxis=f"x{number}", yaxis=f"y{number}", hovertemplate=HOVER, name=name
         )
         figure.add_annotation(
             text=f"<b>{name}</b>", showarrow=False, xref="paper", yref="paper", xanchor="left", yanchor="bottom"
