@@ -313,11 +313,11 @@ def figures(profile: Profile = None) -> None:
 def explore(
     port: Annotated[int, typer.Option(help="Port of this machine that serves the page.", min=1, max=65535)] = 8866,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Serve the page without opening it.")] = False,
-) -> int:
+) -> None:
     """Serve a page that looks at a text of yours: attention, contributions, identity."""
     from ident_utils.explore.serving import serve_page
 
-    return serve_page(port, browser=not no_browser)
+    serve_page(port, browser=not no_browser)
 
 
 @app.command()

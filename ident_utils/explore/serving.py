@@ -2,9 +2,9 @@
 
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from ident_utils.errors import IdentError
 from ident_utils.notebooks import EXPLORER, notebook_folder
@@ -14,8 +14,8 @@ UNNEEDED = ["@jupyter-notebook/lab-extension", "@voila-dashboards/jupyterlab-pre
 IDLE = 1800  # seconds after which a kernel that nobody is connected to is ended
 
 
-def serve_page(port: int = 8866, *, browser: bool = True) -> int:
-    """Run Voilà on this machine until it is interrupted, and return its exit status.
+def serve_page(port: int = 8866, *, browser: bool = True) -> NoReturn:
+    """Become Voilà, which serves the page on this machine until it is interrupted.
 
     Raises IdentError where the notebook is missing or the port is taken.
     """
@@ -34,15 +34,9 @@ def serve_page(port: int = 8866, *, browser: bool = True) -> int:
         f"--MappingKernelManager.cull_idle_timeout={IDLE}",
         *([] if browser else ["--no-browser"]),
     ]
-    command = [sys.executable, "-m", "voila", str(notebook), *options]
     print(f"the explorer: http://127.0.0.1:{port} (Ctrl-C ends it)", flush=True)
-    with subprocess.Popen(command, env=os.environ | {"JUPYTER_PATH": path}) as voila:
-        try:
-            return voila.wait()
-        except KeyboardInterrupt:
-            voila.terminate()
-            voila.wait(timeout=30)
-            raise
+    command = [sys.executable, "-m", "voila", str(notebook), *options]
+    os.execve(sys.executable, command, os.environ | {"JUPYTER_PATH": path})  # signals reach it, and nothing is left
 
 
 def _check_free(port: int) -> None:

@@ -47,7 +47,7 @@ def server(browser) -> Iterator[psutil.Process]:
         yield running
         children = running.children(recursive=True)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        process.wait(60)
         _, alive = psutil.wait_procs(children, timeout=30)
         assert not alive, "kernels outlive their server"
 
