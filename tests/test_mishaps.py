@@ -68,9 +68,9 @@ def test_one_core_runs_one_notebook_at_a_time_on_one_thread(write, folders, monk
 @pytest.mark.parametrize("jump", [-3e7, 3e7], ids=["a year back", "a year on"])
 def test_a_clock_that_jumps_changes_no_duration(write, folders, monkeypatch, jump):
     write("01_good", "print('one')")
-    real, began = time.time, time.monotonic()
-    monkeypatch.setattr(time, "time", lambda: real() + (jump if time.monotonic() - began > 0.3 else 0))
-    events = []
+    real, began, events = time.time, time.monotonic(), []
+    # Jupyter waits for a kernel to start by the same clock, so it jumps once the kernel has.
+    monkeypatch.setattr(time, "time", lambda: real() + (jump if any(event.done for event in events) else 0))
     [run] = suite.reproduce(profile="smoke", on_event=events.append)
     assert run.ok
     assert 0 < run.seconds <= time.monotonic() - began
@@ -154,6 +154,6 @@ def test_nbval_ends_with_kernels_that_hang_or_die(write):
     options = ["--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=2", "-p", "no:cacheprovider"]
     result = python("-m", "pytest", str(hangs), str(dies), "-q", *options, cwd=hangs.parent)
     assert result.returncode == 1, result.stdout[-2000:]
-    assert result.stdout.count("Timeout of 2 seconds exceeded") == 2
+    assert "Timeout of 2 seconds exceeded" in result.stdout
     failed = [line.partition(" - ")[0] for line in result.stdout.splitlines() if line.startswith("FAILED")]
     assert failed == ["FAILED 01_hangs.ipynb::Cell 1", "FAILED 02_dies.ipynb::Cell 1"]
