@@ -78,7 +78,8 @@ def test_bfloat16_is_taken_only_where_it_pays_and_does_not_show(monkeypatch, spe
     encoder = tiny_encoder("bert", dtype=torch.float32)
     monkeypatch.setattr(precision, "bf16_speedup", lambda device: speedup)
     monkeypatch.setattr(precision, "bf16_error", lambda *_: (error, 1.0))
-    found = attribute(encoder, TEXT, probes=4)
+    assert attribute(encoder, TEXT, probes=4).precision == "float32 (the model's own)", "no matter what is faster"
+    found = attribute(encoder, TEXT, probes=4, precision="auto")
     assert found.precision.startswith(expected) and "times as fast" in found.precision
 
 
@@ -97,7 +98,7 @@ def test_speed_is_measured_and_positive():
 
 
 def test_wrong_precision_is_refused():
-    with pytest.raises(ValueError, match="precision must be one of auto, float32, bfloat16, not 'half'"):
+    with pytest.raises(ValueError, match="precision must be one of own, auto, float32, bfloat16, not 'half'"):
         attribute(tiny_encoder("bert", dtype=torch.float32), TEXT, precision="half")
     with pytest.raises(ValueError, match="is in float64; load it in float32"):
         attribute(tiny_encoder("bert"), TEXT, precision="bfloat16")

@@ -54,7 +54,7 @@ def attribute(
     source: int = 0,
     layers: Sequence[int] | None = None,
     outputs: Sequence[int] | None = None,
-    precision: str = "auto",
+    precision: str = "own",
     device: str | None = None,
     truncate: int | None = None,
     chunk: int | None = None,
@@ -72,7 +72,8 @@ def attribute(
     ``exact`` computes without sampling and in float64 (n * d passes for the first two: short texts only).
     ``source`` is the layer whose output the contribution is of: 0 is the embedding block, l - 1 is the input of
     layer l. ``layers`` (from 1, by default all after the source) and ``outputs`` (places of tokens, by default all)
-    choose what it is to. ``precision`` of the tangents: float32, bfloat16, or decided by measuring (``auto``).
+    choose what it is to. ``precision`` of the tangents: the model's own, float32, bfloat16, or the faster of
+    the two by a measurement on this machine (``auto``).
     ``device`` moves a copy of the model there. ``chunk`` is the number of tangents pushed at once, by default as
     many as CHUNK_BYTES and the free memory hold; it changes the result by rounding only.
 
@@ -89,7 +90,7 @@ def attribute(
     rows = _checked_outputs(outputs, len(encoding.tokens))
     span = span_of(placed, source, layers)
     sampled = method == "jacobian" and not exact
-    chosen = choose_precision(placed, encoding, span, probes, precision if sampled else "auto") if sampled else None
+    chosen = choose_precision(placed, encoding, span, probes, precision) if sampled else None
     squares = _squares(placed, encoding, span, method, probes if sampled else None, seed, chunk, chosen, rows)
     return Attribution(
         contributions=shares(squares.mean)[:, list(rows)].cpu(),

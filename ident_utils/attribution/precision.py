@@ -1,7 +1,9 @@
-"""Where the processor multiplies bfloat16 faster, tangents may be pushed in it: decided by measuring, and reported.
+"""In which precision tangents are pushed: the model's own, unless another is asked for; reported with the result.
 
-Two things are measured, each once in a process: how much faster matrix products are on a device, and how far a
-model's contributions in bfloat16 are from those in float32: that must stay under a tenth of the sampling error.
+So no result depends on a measurement of time. With ``auto`` tangents are pushed in bfloat16 where the processor
+multiplies it faster. Two things are then measured, each once in a process: how much faster matrix products are on a
+device, and how far a model's contributions in bfloat16 are from those in float32: that must stay under a tenth of the
+sampling error.
 """
 
 import time
@@ -16,7 +18,7 @@ from ident_utils.attribution.engine import Span
 from ident_utils.attribution.estimate import sampled_squares, shares, standard_error
 from ident_utils.models import Encoder, Encoding
 
-CHOICES = ("auto", "float32", "bfloat16")
+CHOICES = ("own", "auto", "float32", "bfloat16")
 WORTH_IT = 1.3  # bfloat16 must be faster by this factor
 TOLERATED = 0.1  # of the sampling error
 
@@ -36,10 +38,8 @@ class Precision:
 _measured: WeakKeyDictionary[nn.Module, tuple[float, float]] = WeakKeyDictionary()
 
 
-def choose_precision(
-    encoder: Encoder, encoding: Encoding, span: Span, probes: int, choice: str = "auto"
-) -> Precision:
-    """Decide between float32 and bfloat16 tangents; a model in another precision keeps its own.
+def choose_precision(encoder: Encoder, encoding: Encoding, span: Span, probes: int, choice: str = "own") -> Precision:
+    """Keep the model's own precision, or decide for one in float32 between that and bfloat16 tangents.
 
     Raises ValueError for an unknown choice, and for bfloat16 with a model that is not in float32.
     """
@@ -47,8 +47,10 @@ def choose_precision(
         raise ValueError(f"precision must be one of {', '.join(CHOICES)}, not {choice!r}.")
     own = str(encoder.dtype).removeprefix("torch.")
     if encoder.dtype is not torch.float32:
-        if choice not in ("auto", own):
+        if choice not in ("own", "auto", own):
             raise ValueError(f"{encoder.name} is in {own}; load it in float32 to push tangents in {choice}.")
+        return Precision(own, "the model's own")
+    if choice == "own":
         return Precision(own, "the model's own")
     if choice != "auto":
         return Precision(choice, "asked for")
