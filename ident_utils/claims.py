@@ -101,7 +101,7 @@ CLAIMS: dict[str, Claim] = {
             "another attention matrix changes the head's output by less than 1e-5 (relative)",
             _c1,
             lambda m: (
-                f"{m['heads_below_bound'] + m['heads_above_bound']} of {m['heads']:,} heads off the bound; "
+                f"{m['heads_below_bound'] + m['heads_above_bound']} of {m['heads']:,} counts off the bound; "
                 f"other attention, output changed by {m['output_difference']:.0e}"
             ),
             ("no head has less freedom than the bound", lambda m: m["heads_below_bound"] == 0),
@@ -202,7 +202,8 @@ CLAIMS: dict[str, Claim] = {
             "throughout the layers the own token remains the largest contributor",
             V1,
             "06_context_mixing",
-            "share of tokens whose own contribution is the largest: lower 95% bound > 0.5, reported by layer",
+            "share of tokens whose own contribution is the largest: lower 95% bound > 0.5 in every layer; in direction, in "
+            "more than half of the layers",
             _c9,
             _layers_held,
             ("it is the largest for most tokens in the first layer", lambda m: m["by_layer"][0]["low"] > 0.5),

@@ -86,7 +86,7 @@ def plot_spectrum(spectrum: pd.DataFrame, ranks: pd.DataFrame, n: int, head_dim:
     ]
     right.set_yticks(y, names, fontsize=7)
     right.set(xlabel="rank read, smallest\nto largest of all heads", xlim=(0, None))
-    title = "V has no singular value near the cut; a T made in float32 reads as full rank"
+    title = "V has no singular value near the cut; a float32 T reads as full rank by float64's tolerance"
     return finish(figure, title, f"one text of n = {n} tokens; left: one head, right: all heads", key=left)
 
 
