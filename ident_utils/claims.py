@@ -202,8 +202,8 @@ CLAIMS: dict[str, Claim] = {
             "throughout the layers the own token remains the largest contributor",
             V1,
             "06_context_mixing",
-            "share of tokens whose own contribution is the largest: lower 95% bound > 0.5 in every layer; in direction, in "
-            "more than half of the layers",
+            "share of tokens whose own contribution is the largest: lower 95% bound > 0.5 in every layer; "
+            "in direction, in more than half of the layers",
             _c9,
             _layers_held,
             ("it is the largest for most tokens in the first layer", lambda m: m["by_layer"][0]["low"] > 0.5),
