@@ -110,7 +110,8 @@ def test_every_committed_figure_has_its_numbers():
 @pytest.mark.parametrize("name", sorted(path.stem for path in COMMITTED.glob("*.svg")))
 def test_committed_figure_is_drawn_again_to_the_byte(name):
     figure = draw_again(COMMITTED / REPLAY / f"{name}.json.gz")
-    assert render(figure, name)[".svg"] == (COMMITTED / f"{name}.svg").read_bytes()
+    same = render(figure, name)[".svg"] == (COMMITTED / f"{name}.svg").read_bytes()
+    assert same, f"{name}.svg is not what its saved numbers draw: run `ident figures --profile base`."
 
 
 def test_command_says_what_it_did(settings, monkeypatch):
