@@ -58,6 +58,18 @@ def test_another_row_is_a_distribution_with_the_same_output_at_the_further_end(r
         assert reached == pytest.approx(end, abs=1e-6)
 
 
+def test_a_text_begins_with_the_least_certain_of_the_largest_weights(read):
+    head = read.head(2, 1)
+    widths = []
+    for row in range(read.n):
+        intervals = row_intervals(head.raw[row], head.values)
+        widths.append((intervals.high - intervals.low)[0, head.raw[row].argmax()].item())
+    found = head.least_certain(rows=read.n)
+    assert found.row == int(np.argmax(widths)) and found.column == int(head.raw[found.row].argmax())
+    some = head.least_certain(rows=2)
+    assert some.row in (0, read.n - 1) and some.high - some.low <= found.high - found.low
+
+
 def test_a_short_text_pins_its_weights_down():
     short = study.read_text(tiny_encoder("bert"), "boat")
     found = short.head(1, 1).freedom(0, 1)
@@ -203,6 +215,21 @@ def test_the_page_shows_all_that_was_found(page):
     assert [len(page.layer.options), len(page.head.options)] == [encoder.n_layers, encoder.n_heads]
     assert page.cancel.disabled
     assert page._pictures.contribution.data[0].z.shape == (encoder.n_layers, page._read.n)
+
+
+def test_what_was_chosen_stays_while_the_text_is_the_same(page):
+    finished(page)
+    begin = page._read.head(page.layer.value, page.head.value).least_certain()
+    assert (page.row.value, page.column.value, page.token.value) == (begin.row, begin.column, begin.row)
+    page.layer.value = 1
+    chosen = page.row.value, page.column.value, page.token.value = 1, 2, 4
+    finished(page)
+    assert (page.row.value, page.column.value, page.token.value) == chosen
+    page.second.value = ""
+    finished(page)
+    assert page.layer.value == 1
+    begin = page._read.head(1, page.head.value).least_certain()
+    assert (page.row.value, page.column.value, page.token.value) == (begin.row, begin.column, begin.row)
 
 
 def test_the_page_answers_to_lists_and_clicks(page):

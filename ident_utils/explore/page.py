@@ -1,7 +1,7 @@
 """The page of the explorer: its controls, and the work behind them in a thread that can be cancelled."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from html import escape
 from pathlib import Path
@@ -95,7 +95,7 @@ class Page:
                 "Attention",
                 "A head's weights, what its output depends on (effective attention), and the part that cannot "
                 "matter. Click a weight, or choose one by its tokens, to see how far it could move with the same "
-                "output.",
+                "output. A new text begins with the least certain one among the largest weights of its rows.",
             ),
             _side(self.layer, self.head, self.row, self.column),
             said["head"],
@@ -235,22 +235,24 @@ class Page:
     # What was found
 
     def _show_read(self, read: study.Read) -> None:
+        again = self._read is not None
+        same_text = again and self._read.tokens == read.tokens
         self._read, self._contributions, self._identified = read, None, None
-        self._hold(self.layer, range(1, read.encoder.n_layers + 1), read.encoder.n_layers)
-        self._hold(self.head, range(1, read.encoder.n_heads + 1), 1)
+        self._hold(self.layer, range(1, read.encoder.n_layers + 1), read.encoder.n_layers, keep=again)
+        self._hold(self.head, range(1, read.encoder.n_heads + 1), 1, keep=again)
+        begin = read.head(self.layer.value, self.head.value).least_certain()
         names = [f"{i} {token}" for i, token in enumerate(read.tokens, start=1)]
-        for control in (self.row, self.column, self.token):
-            self._hold(control, zip(names, range(read.n), strict=True), min(2, read.n - 1))
+        for control, token in ((self.row, begin.row), (self.column, begin.column), (self.token, begin.row)):
+            self._hold(control, zip(names, range(read.n), strict=True), token, keep=same_text)
         self.said["tokens"].value = tables.length_html(read) + tables.tokens_html(read)
         self.said["contribution"].value = self.said["identified"].value = "<p>…</p>"
         self._show_head()
 
-    def _hold(self, control: widgets.Dropdown, options: object, value: int) -> None:
-        """Fill a list, and keep what was chosen where the new list has it too."""
+    def _hold(self, control: widgets.Dropdown, options: Iterable, value: int, *, keep: bool) -> None:
+        """Fill a list and choose ``value``, or what was chosen before if that is to be kept and the list has it."""
         options = [each if isinstance(each, tuple) else (str(each), each) for each in options]
-        known = control.value in {number for _, number in options} and control.options[0][0] != "–"
         self._filling = True
-        chosen = control.value if known else value
+        chosen = control.value if keep and control.value in {number for _, number in options} else value
         control.options = options
         control.value = chosen
         self._filling = False

@@ -82,6 +82,13 @@ class Head:
         other[:seen] = self._extreme(polytope, own, column, low, high) if column < seen and polytope.free else own
         return Freedom(self, row, column, low, high, gap, torch.from_numpy(other))
 
+    def least_certain(self, rows: int = 32) -> "Freedom":
+        """Find the widest interval among the largest weights of up to ``rows`` rows, spread over the text."""
+        n = len(self.tokens)
+        some = np.unique(np.linspace(0, n - 1, min(n, rows)).round().astype(int)).tolist()
+        found = [self.freedom(row, int(self.raw[row].argmax())) for row in some]
+        return max(found, key=lambda each: (each.high - each.low, each.own[each.column]))
+
     @staticmethod
     def _extreme(polytope: RowPolytope, own: np.ndarray, column: int, low: float, high: float) -> np.ndarray:
         direction = np.zeros(len(own))
