@@ -245,6 +245,8 @@ def test_the_page_answers_to_lists_and_clicks(page):
     page._choose_weight(trace, Points(point_inds=[(4, 5)], xs=[5], ys=[4]), InputDeviceState())
     assert page.said["weight"].value == by_lists
     assert (page.row.value, page.column.value) == (4, 5)
+    weights = page._pictures.attention.layout.shapes[1::2]
+    assert [((mark.x0 + mark.x1) / 2, (mark.y0 + mark.y1) / 2) for mark in weights] == [(5, 4)] * 3
     page._choose_weight(trace, Points(point_inds=[(n, n)], xs=[n], ys=[n]), InputDeviceState())
     assert page.error.value == ""
     page.token.value = n - 1

@@ -18,6 +18,7 @@ INK = {False: "#1b1f24", True: "#e6e8ea"}
 LINE = {False: "#d8dbdf", True: "#343a41"}
 SCALE = [[i / 16, to_hex(SIGNED(i / 16))] for i in range(17)]
 MAPS = ("raw", "effective", "raw − effective: cannot matter")
+MARK = "#8a8f96"  # a grey that is seen on the light ground of the maps in either scheme
 GAP = 0.04
 HOVER = "%{customdata[0]} → %{customdata[1]}: %{z:.3f}<extra></extra>"
 NAMED = 150  # tokens up to which every weight of a map knows their names, for what is shown under the pointer
@@ -113,8 +114,19 @@ class Pictures:
             self.attention.data[-1].error_y.update(array=np.maximum(up, 0), arrayminus=np.maximum(down, 0))
             self.attention.layout.xaxis4.range = [-0.6, len(own) - 0.4]
             self.attention.layout.xaxis4.title.text = (
-                f"weights of ‘{names[found.row]}’;<br>the line is the interval of ‘{names[found.column]}’"
+                f"weights of ‘{names[found.row]}’ ({found.row + 1});<br>"
+                f"the line is the interval of ‘{names[found.column]}’ ({found.column + 1})"
             )
+            self.attention.layout.shapes = self._marks(found)
+
+    @staticmethod
+    def _marks(found: Freedom) -> list[dict]:
+        """Frame the chosen row and weight in the maps that are drawn."""
+        maps = range(1, 2 if found.head.effective is None else 4)
+        row = {"x0": -0.5, "x1": len(found.own) - 0.5, "line_width": 1}
+        weight = {"x0": found.column - 0.7, "x1": found.column + 0.7, "line_width": 2}
+        frame = {"type": "rect", "y0": found.row - 0.7, "y1": found.row + 0.7, "line_color": MARK}
+        return [frame | each | {"xref": f"x{i}", "yref": f"y{i}"} for i in maps for each in (row, weight)]
 
     def draw_contributions(self, found: Attribution, token: int) -> None:
         """Show by layer what every input token contributes to the hidden state of one."""
@@ -124,7 +136,7 @@ class Pictures:
             self.contribution.data[0].update(z=shares, y=list(found.layers), x=np.arange(len(names)))
             self.contribution.data[0].customdata = np.tile(np.array(names, dtype=object), (len(shares), 1))
             self.contribution.layout.coloraxis.update(cmin=0, cmax=float(np.quantile(shares, CUT)))
-            self.contribution.layout.xaxis.title.text = f"input token; hidden state of ‘{names[token]}’"
+            self.contribution.layout.xaxis.title.text = f"input token; hidden state of ‘{names[token]}’ ({token + 1})"
             self.contribution.layout.yaxis.tickvals = list(found.layers)
 
 

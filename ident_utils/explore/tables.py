@@ -64,13 +64,15 @@ def head_html(head: Head) -> str:
     )
 
 
+def named(tokens: Sequence[str], index: int) -> str:
+    """Return a token and its place in the text, for HTML: ‘the’ (51); many a text has the same token twice."""
+    return f"‘{escape(tokens[index])}’ ({index + 1})"
+
+
 def freedom_html(found: Freedom) -> str:
     """Say how free one weight is, and what the other row is."""
     tokens, own = found.head.tokens, float(found.own[found.column])
-    start = (
-        f"The weight of ‘{escape(tokens[found.column])}’ in the row of ‘{escape(tokens[found.row])}’ is "
-        f"<b>{own:.3f}</b>"
-    )
+    start = f"The weight of {named(tokens, found.column)} in the row of {named(tokens, found.row)} is <b>{own:.3f}</b>"
     if found.high - found.low < 1e-9:
         return f"<p>{start}, and the output of the head pins it down.</p>"
     return (
@@ -87,10 +89,10 @@ def contribution_html(found: Attribution, token: int) -> str:
     last = found.contributions[-1, token]
     leader = int(last.argmax())
     shares = ", ".join(f"{share:.0%}" for share in own)
-    who = "the token itself" if leader == token else f"‘{escape(found.tokens[leader])}’ (place {leader + 1})"
+    who = "the token itself" if leader == token else named(found.tokens, leader)
     error = float(found.standard_error[-1, token, token])
     return (
-        f"<p>Own contribution of ‘{escape(found.tokens[token])}’ by layer: {shares} (standard error of the last: "
+        f"<p>Own contribution of {named(found.tokens, token)} by layer: {shares} (standard error of the last: "
         f"{error:.1%}). Most of its last hidden state comes from {who}: {float(last[leader]):.0%}.</p>"
     )
 

@@ -39,13 +39,15 @@ def read_picture(folder: Path, name: str) -> Picture | None:
         return None
     try:
         root = ET.fromstring(path.read_bytes())
-    except ET.ParseError as error:
+        width = float(root.get("viewBox", "0 0 504 360").split()[2])
+    except (ET.ParseError, ValueError, IndexError) as error:
         raise IdentError(f"{path} is no readable SVG ({error}); rerun its notebook") from error
     colours: set[str] = set()
     _clean(root, name, colours)
     for key in ("width", "height", "version"):
         root.attrib.pop(key, None)
-    root.attrib |= {"class": "figure", "role": "img", "aria-labelledby": f"alt-{name}"}
+    shown = {"class": "figure", "role": "img", "aria-labelledby": f"alt-{name}", "style": f"--width:{width:.0f}"}
+    root.attrib |= shown
     ET.register_namespace("", SVG)
     text = ET.tostring(root, encoding="unicode").replace(f' xmlns="{SVG}"', "", 1)
     return Picture(name, Markup(re.sub(r">\s+<", "><", text)), _alt(folder, name), frozenset(colours))

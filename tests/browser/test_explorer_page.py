@@ -220,6 +220,7 @@ def test_long_work_shows_its_progress_and_can_be_cancelled(shared):
 def test_two_visitors_get_an_answer_each_on_a_phone_and_in_the_dark(server, shared, open_page):
     other = until_answered(open_page(server.address, scheme="dark", **PHONE))
     assert other.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert other.page.locator(".ident-page").evaluate("page => page.scrollWidth - page.clientWidth") == 0, "cut off"
     assert other.faults() == [] and complaints(other) == []
     look(shared.page, SHORT)
     look(other.page, "Nobody mends a clock at night.")
