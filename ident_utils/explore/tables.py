@@ -71,8 +71,8 @@ def named(tokens: Sequence[str], index: int) -> str:
 
 def freedom_html(found: Freedom) -> str:
     """Say how free one weight is, and what the other row is."""
-    tokens, own = found.head.tokens, float(found.own[found.column])
-    start = f"The weight of {named(tokens, found.column)} in the row of {named(tokens, found.row)} is <b>{own:.3f}</b>"
+    weight, row = (named(found.head.tokens, place) for place in (found.column, found.row))
+    start = f"The weight of {weight} in the row of {row} is <b>{float(found.own[found.column]):.3f}</b>"
     if found.high - found.low < 1e-9:
         return f"<p>{start}, and the output of the head pins it down.</p>"
     return (
